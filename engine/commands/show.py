@@ -200,7 +200,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     if as_json:
         ranks = [{key: getattr(rank, key) for key in STATUS_KEYS} for rank in snapshot.ranks]
         failure = msgspec.to_builtins(run.failure) if run.failure else None
-        print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "left_out": run.left_out, "attempt": run.attempt,
+        print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
                      "backend": run.backend, "world_size": run.world_size,
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,

@@ -133,6 +133,7 @@ class RunPaths:
         self.profile = folder / "profile.toml"
         self.lock = folder / "supervisor.lock"
         self.supervisor = folder / "supervisor.json"
+        self.guards = folder / "guards.json"
         self.supervisor_log = folder / "supervisor.log"
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
@@ -176,15 +177,6 @@ class RunPaths:
             hint = "set XDG_RUNTIME_DIR to a shorter path"
             raise CheckError(f"{path.parent} is too long a path for a socket", hint=hint)
         return path
-
-    @property
-    def crash_marks(self) -> Path:
-        """In which part the supervisor is; see `engine.supervisor.crash_marks`. Not beside the journal: a file server could hang.
-
-        Raises:
-            RankdeckError: another user could put files there.
-        """
-        return runtime_folder() / f"{self.mark}.parts"
 
     def attempt(self, attempt: int) -> Path:
         """The folder of one attempt."""

@@ -137,7 +137,7 @@ def socket_of(paths: RunPaths) -> str:
 
 
 def runtime_files(paths: RunPaths, *, of_agent: bool = True) -> set[Path]:
-    """The socket of a run, its crash marks, and the socket of its agent on this machine. They may not exist.
+    """The sockets of a run and of its agent on this machine. They may not exist.
 
     They are in the runtime folder of this login, or in that of the login of its last supervisor.
 
@@ -145,7 +145,7 @@ def runtime_files(paths: RunPaths, *, of_agent: bool = True) -> set[Path]:
         paths: of the run.
         of_agent: whether the agent's are among them.
     """
-    names, where = {f"{paths.mark}.sock", f"{paths.mark}.parts"}, read_whereabouts(paths)
+    names, where = {f"{paths.mark}.sock"}, read_whereabouts(paths)
     folders = set()
     with contextlib.suppress(RankdeckError, OSError):  # another user could put files there
         folders.add(runtime_folder())

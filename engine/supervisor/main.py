@@ -24,7 +24,6 @@ import msgspec
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.plan.standby import standby_key
-from engine.core.run.parts import Part
 from engine.core.run.state import finished
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
@@ -34,13 +33,12 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
 from engine.runs.standbys import Standing, circumstances
-from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.journal import Journal
-from engine.supervisor.lifetime.guard import Guards, is_started_by_guard
-from engine.supervisor.lifetime.guard_process import CALM_SECONDS, GIVEN_UP, READY
+from engine.supervisor.lifetime.guard import Guard
+from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
 from engine.supervisor.log import note
 from engine.supervisor.nodes.bridge import Bridge
-from engine.supervisor.run import CONTAINED_AFTER, WATCH_PERIOD, SupervisedRun, every
+from engine.supervisor.run import WATCH_PERIOD, SupervisedRun, every
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
@@ -53,9 +51,6 @@ from engine.supervisor.watches.imports import ImportWatch
 from engine.supervisor.watches.join import JoinWatch
 from engine.supervisor.watches.rejoin import RejoinWatch
 
-MANY_FAILURES = 8
-"""Supervisors in a row that an exception has ended, after which guards start no other one."""
-
 SAVE_PERIOD = 5.0
 """Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
 
@@ -64,7 +59,7 @@ SAVE_SHARE = 0.02
 
 
 class GivenUpError(RankdeckError):
-    """Many supervisors in a row have failed, so that a guard starts no other one."""
+    """Many supervisors in a row have died, and a defect has ended this one: a guard starts no other one."""
 
 
 async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge | None = None) -> None:
@@ -76,70 +71,65 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         bridge: an open connection to the agent of the first node, or None.
 
     Raises:
-        GivenUpError: many in a row have failed, and a guard has started this one. A command may start one in any case.
+        GivenUpError: a defect ends this supervisor, and the guard starts no other one. A command may start one in any case.
     """
-    marks = CrashMarks.of_run(paths)
-    if marks.failures >= MANY_FAILURES:
-        if is_started_by_guard():
-            raise GivenUpError(
-                f"{marks.failures} supervisors of {paths.run} have failed in a row, and no other one is started",
-                hint=f"rankdeck attach {paths.run} tries again, rankdeck stop --now {paths.run} ends the run without one",
-            )
-        marks.count_failures(CONTAINED_AFTER)  # the next row
+    guard = Guard(paths)
     try:
-        await _supervise(paths, marks, restart_by, bridge)
+        await _supervise(paths, guard, restart_by, bridge)
     except Exception as error:
-        if not _is_outside(error):
-            marks.count_failures(marks.failures + 1)
+        if guard.is_needless and not _may_go_away(error):
+            guard.release()
+            raise GivenUpError(
+                f"{guard.deaths} supervisors of {paths.run} have died in a row, and no other one is started",
+                hint=f"rankdeck attach {paths.run} tries again, rankdeck stop --now {paths.run} ends the run without one",
+            ) from error
         raise
 
 
-def _is_outside(error: BaseException) -> bool:
+def _may_go_away(error: BaseException) -> bool:
     """Whether the cause of an exception may go away: a full disk, little memory, a damaged file."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_outside, error.exceptions))
+        return all(map(_may_go_away, error.exceptions))
     return isinstance(error, RankdeckError | OSError | MemoryError | msgspec.MsgspecError)
 
 
-async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None, bridge: Bridge | None) -> None:
+async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, bridge: Bridge | None) -> None:
     plan, journal = read_plan(paths), Journal(paths.journal)
-    runner = Runner(paths, plan, journal, bridge, marks)
-    run = runner.run
-    snapshots = Snapshots(run, runner.ingest)
+    runner = Runner(paths, plan, journal, bridge)
+    run, ingest = runner.run, runner.ingest
+    snapshots = Snapshots(run, ingest)
     server = Server(runner, snapshots)
-    guards = Guards(paths)
     files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
-    imports = ImportWatch(run, runner.ingest)
+    imports = ImportWatch(run, ingest)
     _remove_old_files(paths)
-    guards.start_after_death()
+    guard.start_after_death()
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    async with run.new_tasks() as tasks:
-        parts: dict[Part, Callable[[], Coroutine[Any, Any, None]]] = {
-            Part.OUTPUT: runner.ingest.run,
-            Part.FRONT_ENDS: server.keep_fresh,
-            Part.SOCKET_WATCH: server.keep_listening,
-            Part.LAUNCH_RECORD: runner.origins.keep,
-            Part.CURVES: partial(_save, runner, snapshots),
+    async with asyncio.TaskGroup() as tasks:
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "reading the output of ranks": ingest.run,
+            "telling front ends what changes": server.keep_fresh,
+            "the watch of the socket": server.keep_listening,
+            "recording what was launched": runner.origins.keep,
+            "saving curves": partial(_save, runner, snapshots),
         }
-        watches: dict[Part, Callable[[], None]] = {
-            Part.REJOIN_WATCH: RejoinWatch(run, runner.ingest).look,
-            Part.HEALTH_WATCH: HealthWatch(run, runner.ingest, runner.questions).look,
-            Part.JOIN_WATCH: JoinWatch(run, runner.ingest).look,
-            Part.HOLD_WATCH: lambda: hold.look(time.time()),
-            Part.FILE_WATCH: files.look,
-            Part.TRACKER_WATCH: runner.events.look,
-            Part.IMPORT_WATCH: imports.look,
+        watches: dict[str, Callable[[], None]] = {
+            "the watch of rejoins": RejoinWatch(run, ingest).look,
+            "the watch of health": HealthWatch(run, ingest, runner.questions).look,
+            "the watch of ranks that join": JoinWatch(run, ingest).look,
+            "the watch of runs that hold": lambda: hold.look(time.time()),
+            "the watch of files": files.look,
+            "the watch of trackers' files": runner.events.look,
+            "the watch of imports": imports.look,
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
-        chores.append(tasks.create_task(every(CALM_SECONDS, marks.forget)))
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print(READY, flush=True)  # noqa: T201
         _close_starter()
-        chores.append(tasks.create_task(run.keep(Part.GUARDS, guards.keep)))
+        chores.append(tasks.create_task(run.keep("the guard", guard.keep)))
         await run.ended.wait()
         with _goes_on():
             await runner.wait_closed()
@@ -152,22 +142,22 @@ async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None,
     with _goes_on():
         runner.events.finish(is_last=True)
     with _goes_on():
-        runner.ingest.drain(finished(run.state))
+        ingest.drain(finished(run.state))
     with _goes_on():
         imports.look()
-    _save_quietly(run, runner.ingest.save)
+    _save_quietly(run, ingest.save)
     with _goes_on():
         await server.close()
     with _goes_on():
-        metrics = final_values(runner.ingest.series.dump())
+        metrics = final_values(ingest.series.dump())
         _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     with _goes_on():
         sweep_shared_memory()
     journal.close()
-    guards.release()
-    marks.close()
-    with contextlib.suppress(FileNotFoundError):
-        paths.supervisor.unlink()
+    guard.release()
+    for path in (paths.guards, paths.supervisor):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
@@ -200,9 +190,9 @@ def _goes_on() -> Iterator[None]:
 
 
 def _remove_old_files(paths: RunPaths) -> None:
-    """Removes what a killed supervisor left, maybe in the runtime folder of another login; its marks are read."""
+    """Removes what a killed supervisor left, maybe in the runtime folder of another login."""
     with contextlib.suppress(OSError, RankdeckError):
-        for path in runtime_files(paths, of_agent=False) - {paths.crash_marks}:
+        for path in runtime_files(paths, of_agent=False):
             path.unlink(missing_ok=True)
 
 
@@ -290,6 +280,7 @@ def _run(work: Callable[[], RunPaths | None]) -> int:
         if run is not None:
             stay(read_plan(run))
     except GivenUpError as error:
+        note("".join(traceback.format_exception(error)))
         note(f"{error.message}; {error.hint}")
         said = GIVEN_UP
     except (RankdeckError, OSError, msgspec.MsgspecError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 
-from engine.core.run.parts import Part
 from engine.supervisor.log import note
 from engine.supervisor.run import START_TIME, SupervisedRun
 
@@ -34,7 +33,7 @@ class Origins:
 
     async def record(self) -> None:
         """Records the attempt that has begun, unless that is done."""
-        if not self._has_begun.is_set() or not self._run.has(Part.ORIGINS):
+        if not self._has_begun.is_set():
             return
         self._has_begun.clear()
         try:
@@ -46,5 +45,4 @@ class Origins:
 def _record(run: SupervisedRun) -> None:
     from engine.runs.origin import record_origin  # a tenth of the supervisor's imports, which ranks would wait for
 
-    with run.marks.inside_thread(Part.ORIGINS):
-        record_origin(run.paths, run.plan, run.state.attempt)
+    record_origin(run.paths, run.plan, run.state.attempt)

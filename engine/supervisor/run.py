@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import time
 import traceback
 from collections.abc import Callable, Coroutine
@@ -18,21 +17,18 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
-from engine.core.run.parts import Part, part_words
 from engine.core.run.state import RunState, Starting
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
-from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.log import note
 
-CONTAINED_AFTER = 2
-"""Supervisors in a row that an exception in one of their tasks has ended; the next one goes on without the task that fails. The first ones
-end, because the next one begins every task anew, and nothing stays half done."""
+MOST_FAILURES, CALM_SECONDS = 5, 60.0
+"""Failures in a row after which a part stays off. A part that has run for longer than `CALM_SECONDS` ends the row."""
 
 PAUSE = 1.0
-"""Seconds until a part that has failed begins again."""
+"""Seconds until a part that has failed begins again: doubled with each failure in a row."""
 
 WATCH_PERIOD = 1.0
 """Seconds between two looks of a watch. Watches count their looks instead of time, because a pause of this process is not the ranks' delay."""
@@ -59,30 +55,6 @@ async def every(period: float, look: Callable[[], None]) -> None:
         look()
 
 
-class ContainingTasks(asyncio.TaskGroup):
-    """Tasks of a run whose supervisors before have failed: an exception in one is reported, and ends no other one.
-
-    Args:
-        on_failure: called with the name of a task and its exception.
-    """
-
-    def __init__(self, on_failure: Callable[[str, Exception], None]) -> None:
-        super().__init__()
-        self._on_failure = on_failure
-
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
-    ) -> asyncio.Task[Any]:
-        """As for every task group."""
-        return super().create_task(self._contain(coro, name or ""), name=name, context=context)
-
-    async def _contain(self, work: Coroutine[Any, Any, Any], name: str) -> Any:
-        try:
-            return await work
-        except Exception as error:  # noqa: BLE001 - a defect, which is reported
-            self._on_failure(name, error)
-
-
 class SupervisedRun:
     """One run: its files, its plan and its state. Only the runner changes `plan` and `state`.
 
@@ -91,27 +63,18 @@ class SupervisedRun:
         launched: the plan as it was launched.
         state: after the events in the journal.
         story: the events so far, as sentences.
-        marks: in which part this supervisor is; None: nobody wants to know.
     """
 
     tasks: asyncio.TaskGroup
-    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck, unless that has not helped
-    before; `keep` runs parts without which the run goes on."""
+    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck; `keep` runs parts without
+    which the run goes on."""
     handle: Handle
     """The runner's method, by which every part reports events."""
 
-    def __init__(
-        self,
-        paths: RunPaths,
-        launched: LaunchPlan,
-        state: RunState,
-        story: list[EventLine],
-        marks: CrashMarks | None = None,
-    ) -> None:
+    def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
         self.plan = plan_now(launched, state)
         """The plan of this attempt."""
-        self.marks = marks or CrashMarks()
         self.changed_ranks: set[int] = set(range(launched.world_size))
         """Ranks whose views are out of date."""
         self.tails: dict[int, bytes] = {}
@@ -173,40 +136,27 @@ class SupervisedRun:
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 
-    def has(self, part: Part) -> bool:
-        """Whether a part is not left out."""
-        return part not in self.state.parts_left_out
+    async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again, after a pause.
 
-    def new_tasks(self) -> asyncio.TaskGroup:
-        """The group for `tasks`."""
-        if self.marks.failures < CONTAINED_AFTER:
-            return asyncio.TaskGroup()
-        return ContainingTasks(self._take_failed_task)
-
-    def _take_failed_task(self, name: str, error: Exception) -> None:
-        with contextlib.suppress(Exception):  # the defect may be there
-            self.take_failed_reading(self.head, f"{name or 'a task'} has failed again, and is left out", error)
-
-    async def keep(self, part: Part, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.
-
-        A part that has ended two supervisors is left out, until the user asks for a restart.
+        A part that fails `MOST_FAILURES` times in a row stays off, and the run says so.
 
         Args:
-            part: its id.
+            part: its name, in messages.
             work: what it does, which runs until it is cancelled.
         """
-        has_failed = False
-        while True:
+        failures = 0
+        while failures < MOST_FAILURES:
+            began = time.monotonic()
             try:
-                if self.has(part):
-                    await self.marks.run(part, work())
+                await work()
             except Exception as error:  # noqa: BLE001 - a defect, which is reported
-                if not has_failed:
-                    has_failed = True
+                failures = 1 if time.monotonic() - began > CALM_SECONDS else failures + 1
+                note(f"{part} has failed:\n{''.join(traceback.format_exception(error))}")
+                if failures == MOST_FAILURES:
                     with contextlib.suppress(Exception):  # the defect may be there
-                        self.take_failed_reading(self.head, f"{part_words(part)} has failed, and starts again", error)
-            await asyncio.sleep(PAUSE)
+                        self.take_failed_reading(self.head, f"{part} has failed {failures} times, and stays off", error)
+            await asyncio.sleep(PAUSE * 2**failures / 2)
 
     def start_attempt(self, state: RunState) -> None:
         """Clears what belongs to the attempt before."""

@@ -15,14 +15,12 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
-from engine.core.run.parts import Part, replay_id
 from engine.core.run.state import Ended, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
 from engine.runs.replay import first_event
-from engine.runs.traces import Traces, read_traces
-from engine.supervisor.crash_marks import CrashMarks
+from engine.runs.traces import read_traces
 from engine.supervisor.journal import Journal
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.nodes.bridge import Bridge
@@ -54,7 +52,6 @@ class Runner:
         plan: the run's.
         journal: opened, with the events of earlier supervisors.
         bridge: an open connection to the agent of the first node, or None.
-        marks: in which part this supervisor is; None: nobody wants to know.
     """
 
     def __init__(
@@ -63,12 +60,13 @@ class Runner:
         plan: LaunchPlan,
         journal: Journal,
         bridge: Bridge | None = None,
-        marks: CrashMarks | None = None,
     ) -> None:
-        self._journal, marks = journal, marks or CrashMarks()
-        state = _replay(paths, plan, journal, marks)
-        self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events, marks.replays), marks)
-        marks.replays(None)
+        self._journal = journal
+        if not journal.events:
+            journal.append(first_event(paths, plan, time.time()))
+        state = replay(journal.events)
+        assert state is not None
+        self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events))
         run.handle = self.handle
         self.ingest = Ingest(
             paths,
@@ -80,7 +78,6 @@ class Runner:
             on_joined=self._take_joined,
             on_failed=self._take_failed_reading,
             on_slow=self._take_slow_pattern,
-            marks=marks,
         )
         self.ingest.start_attempt(state.attempt)
         self.events = EventWatch(run, self.ingest)
@@ -96,9 +93,6 @@ class Runner:
         self._collect_tails()
         for event in journal.events:
             self.run.kills.take(event)
-        self.ingest.reads_output = run.has(Part.NUMBERS)
-        for part in marks.parts:
-            self.handle(ev.PartLeftOut(at=time.time(), part=part))
 
     def _collect_tails(self) -> None:
         for rank, phase in enumerate(self.run.state.ranks):
@@ -180,8 +174,6 @@ class Runner:
             self.origins.start_attempt()
             self._relay.start_attempt()
             self.orders.start_attempt()
-        if before.parts_left_out != after.parts_left_out:
-            self.ingest.reads_output = run.has(Part.NUMBERS)
         if before.nodes is not after.nodes:
             if [node.name for node in before.nodes] != [node.name for node in after.nodes]:
                 run.take_plan(after)
@@ -203,7 +195,7 @@ class Runner:
 
     def _read_traces(self) -> None:
         """Reads torch's recorded collectives; repeats a running read, because other ranks may have written since."""
-        self._read_again = self.run.has(Part.TRACES)
+        self._read_again = True
         if self._reading is None or self._reading.done():
             self._reading = self.run.tasks.create_task(self._take_traces())
 
@@ -213,18 +205,14 @@ class Runner:
             self._read_again = False
             attempt = run.state.attempt
             try:
-                traces = await asyncio.to_thread(self._marked_traces, attempt)
+                folder, ranks, since = run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since
+                traces = await asyncio.to_thread(read_traces, folder, ranks, since)
             except Exception as error:  # noqa: BLE001 - the files come from ranks
                 run.take_failed_reading(run.head, "recorded collectives are not read", error)
                 continue
             if attempt == run.state.attempt and traces.waits != run.waits:
                 run.waits = traces.waits
                 run.changed_ranks.add(0)  # so that a new snapshot is made
-
-    def _marked_traces(self, attempt: int) -> Traces:
-        run = self.run
-        with run.marks.inside_thread(Part.TRACES):
-            return read_traces(run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since)
 
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
         node = self.run.plan.places[rank].node
@@ -249,18 +237,6 @@ class Runner:
         self.orders.stop()
         for link in self.agents.links.values():
             await link.wait_closed()
-
-
-def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal, marks: CrashMarks) -> RunState:
-    """Returns the state after the journal's events. Writes the first event of a new run."""
-    if not journal.events:
-        journal.append(first_event(paths, plan, time.time()))
-    if (number := marks.event) is not None and 0 < number < len(journal.events):
-        part = replay_id(number, type(journal.events[number]).__name__)
-        journal.append(ev.PartLeftOut(at=time.time(), part=part, number=number))
-    state = replay(journal.events, marks.replays)
-    assert state is not None
-    return state
 
 
 def _allow_open_files(count: int) -> None:

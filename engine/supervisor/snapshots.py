@@ -11,7 +11,6 @@ import itertools
 import msgspec
 
 from engine.core.run.events import Scope
-from engine.core.run.parts import Part
 from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
@@ -64,12 +63,8 @@ class Snapshots:
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
-        if not run.has(Part.EXPLANATIONS):
-            run.tails.clear()
-            run.waits = ()
         try:
-            with run.marks.inside(Part.EXPLANATIONS):
-                whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.tails.clear()
             run.waits = ()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from engine.supervisor.lifetime.guard import PATIENCE
 from tests.support import kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -288,7 +287,7 @@ def test_ps_says_when_a_supervisor_is_gone(rankdeck, write_script, write_profile
     def guards() -> list[int]:
         return [one.pid for one in rankdeck.processes() if "guard_process.py" in one.command]
 
-    wait_until(lambda: len(guards()) == len(PATIENCE), what="who starts the next supervisor")
+    wait_until(guards, what="who starts the next supervisor")
     for guard in guards():
         os.kill(guard, signal.SIGSTOP)
     kill_hard(supervisor)

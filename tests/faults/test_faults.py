@@ -22,7 +22,7 @@ from engine.core.views.view import PROTOCOL
 from engine.runs.paths import RunPaths
 from engine.runs.replay import read_journal, stored_snapshot
 from engine.supervisor.server import CLOSE_TIMEOUT
-from tests.faults.test_guard import guards_of
+from tests.faults.test_guard import guard_of
 from tests.support import (
     COMMAND,
     LIGHT,
@@ -92,15 +92,14 @@ class Counting:
     def bridge(self) -> int:
         return wait_until(lambda: next((p.pid for p in self.family() if parent_of(p.pid) == self.supervisor), 0))
 
-    def kill_supervisor_and_guards(self) -> None:
+    def kill_supervisor_and_guard(self) -> None:
         """Until the next command nobody starts a supervisor."""
         pid = self.supervisor
-        guards = guards_of(self.deck, pid)
+        guard = guard_of(self.deck, pid)
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: process_state(pid) == "T")
-        for guard in guards:
-            kill_hard(guard)
-        wait_gone(*guards)
+        kill_hard(guard)
+        wait_gone(guard)
         kill_hard(pid)
         wait_gone(pid)
 
@@ -443,7 +442,7 @@ def test_replaying_the_journal_gives_the_status(launch_counting):
 def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
     """What a crash of the whole machine leaves at the end of a file."""
     journal = counting.deck.folder(counting.run) / "journal.jsonl"
-    counting.kill_supervisor_and_guards()
+    counting.kill_supervisor_and_guard()
     with journal.open("ab") as file:
         file.write(torn)
     counting.assert_status_works()
@@ -455,7 +454,7 @@ def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
 
 def test_a_journal_that_is_damaged_in_the_middle_is_named_and_left_as_it_is(counting):
     journal = counting.deck.folder(counting.run) / "journal.jsonl"
-    counting.kill_supervisor_and_guards()
+    counting.kill_supervisor_and_guard()
     whole = journal.read_bytes()
     lines = whole.split(b"\n")
     journal.write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
@@ -486,6 +485,8 @@ import importlib, runpy, sys
 runpy.run_path({light!r})
 if "supervise" in sys.orig_argv:
     sys.path.insert(0, {product!r})
+    from engine.supervisor import run
+    run.PAUSE = 0.01
     module = importlib.import_module("engine.supervisor.{module}")
     sys.path.remove({product!r})
     def fail(*arguments):
@@ -502,7 +503,7 @@ if "supervise" in sys.orig_argv:
         ("watches.hold", "HoldWatch.look", "the watch of runs that hold"),
         ("output.ingest", "Ingest.run", "reading the output of ranks"),
         ("server", "Server.keep_listening", "the watch of the socket"),
-        ("lifetime.guard", "Guards._start", "the guards"),
+        ("lifetime.guard", "Guard._start", "the guard"),
     ],
 )
 def test_a_defect_in_one_watch_costs_only_that_part(
@@ -514,84 +515,13 @@ def test_a_defect_in_one_watch_costs_only_that_part(
     script = "import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists('finish'): time.sleep(0.01)"
     run = rankdeck.launch(write_profile(write_script("finishes.py", script)))
     supervisor = rankdeck.supervisor(run)
-    wanted = f"{part} has failed, and starts again: KeyError: 'defect'"
+    wanted = f"{part} has failed 5 times, and stays off: KeyError: 'defect'"
     wait_until(lambda: [one for one in rankdeck.journal(run) if wanted in one.get("text", "")])
     rankdeck.wait_state(run, "running")
     assert rankdeck.supervisor(run) == supervisor
     Path("finish").touch()
     assert rankdeck("wait", run).returncode == 0
     assert len([one for one in rankdeck.journal(run) if wanted in one.get("text", "")]) == 1
-
-
-CRASH = """
-import os, runpy, signal, sys
-runpy.run_path({light!r})
-if "supervise" in sys.orig_argv:
-    sys.path.insert(0, {product!r})
-    import {module}
-    sys.path.remove({product!r})
-    usual = {module}.{name}
-    def crash(*arguments):
-        if {when}:
-            {how}
-        return usual(*arguments)
-    {module}.{name} = crash
-"""
-"""A sitecustomize with which supervisors die in one part of them."""
-
-SEGV, EXITS, LEAVES = "os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(3)", "raise SystemExit(3)"
-
-
-@pytest.mark.parametrize(
-    ("name", "when", "how", "part", "words"),
-    [
-        ("engine.supervisor.watches.health:HealthWatch.look", "True", SEGV, "health_watch", "the watch of health"),
-        ("engine.supervisor.watches.files:FileWatch.look", "True", LEAVES, "file_watch", "the watch of files"),
-        (
-            "engine.supervisor.output.ingest:take_lines",
-            "True",
-            EXITS,
-            "numbers",
-            "reading numbers in the output of ranks",
-        ),
-        ("engine.supervisor.snapshots:run_view", "arguments[3]", SEGV, "explanations", "the explanations of failures"),
-        ("engine.supervisor.runner:read_traces", "True", EXITS, "traces", "reading torch's recorded collectives"),
-        (
-            "engine.core.run.machine:step",
-            "type(arguments[1]).__name__ == 'StoreOpened' and sys._getframe(1).f_code.co_name == 'states'",
-            SEGV,
-            "event/3/StoreOpened",
-            "event 3 of the journal, StoreOpened",
-        ),
-    ],
-)
-def test_supervisors_that_die_twice_at_the_same_place_come_up_without_it(
-    rankdeck, write_script, write_profile, tmp_path, monkeypatch, name, when, how, part, words
-):
-    light, (module, name) = str(LIGHT / "sitecustomize.py"), name.split(":")
-    text = CRASH.format(light=light, product=str(ROOT), module=module, name=name, when=when, how=how)
-    (tmp_path / "sitecustomize.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
-    script = (
-        "import os, time\nprint('step 1 loss 0.5', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.01)\n1/0"
-    )
-    run = rankdeck.launch(write_profile(write_script("up.py", script), launch={"on_failure": "hold"}))
-    supervisor = rankdeck.supervisor(run)
-    if part in ("explanations", "traces"):
-        Path("fail").touch()
-    elif part.startswith("event/"):
-        rankdeck.wait_log(run, 0, b"loss")
-        os.kill(supervisor, signal.SIGKILL)
-    told = wait_until(lambda: [one for one in rankdeck.journal(run) if one["event"] == "PartLeftOut"])
-    assert [one["part"] for one in told] == [part]
-    status = rankdeck.wait_status(run, lambda status: status["left_out"] == [part] and status["state"] != "starting")
-    told_words = f"left out after failures: {words}"
-    assert told_words in status["doing"]
-    assert told_words in rankdeck("status", run).stdout
-    assert rankdeck.supervisor(run) != supervisor
-    assert rankdeck("stop", run).returncode == 0
-    rankdeck.wait_state(run, "stopped", "failed")
-    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.parts"))
 
 
 STOP_DEFECT = """
@@ -638,8 +568,8 @@ runpy.run_path({light!r})
 if "supervise" in sys.orig_argv:
     sys.path.insert(0, {product!r})
     from engine.supervisor.watches import imports as import_watch
-    from engine.supervisor.nodes import link
     from engine.supervisor import main, runner
+    from engine.supervisor.lifetime import guard_process
     sys.path.remove({product!r})
     {code}
 """
@@ -676,28 +606,11 @@ def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
     assert rankdeck.sockets() == []
 
 
-def test_a_defect_in_the_link_to_a_node_costs_the_node_and_the_run_says_so(
-    rankdeck, write_script, write_profile, break_supervisors
-):
-    break_supervisors("""
-    async def fail(self):
-        raise KeyError("defect")
-    link.Link._connect_and_serve = fail
-""")
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    status = rankdeck.wait_state(run, "failed")
-    assert "a defect: KeyError: 'defect'" in json.dumps(status)
-    wait_until(lambda: rankdeck.processes() == [])
-    told = [event["reason"] for event in rankdeck.journal(run) if event["event"] == "NodeGivenUp"]
-    assert told == ["a defect: KeyError: 'defect'"]
-    assert rankdeck("clean", run, "--yes").returncode == 0
-
-
 def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_stopped(
     rankdeck, write_script, write_profile, break_supervisors
 ):
     break_supervisors("""
-    main.MANY_FAILURES = 3
+    guard_process.MOST_FAILURES = 3
     usual = runner.Runner.start
     def start(self, tasks, restart_by):
         if len(self._journal.events) > 1:
@@ -710,13 +623,13 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     rankdeck.wait_state(run, "running")
     (rank,), log = rankdeck.pids(run), rankdeck.folder(run) / "supervisor.log"
     kill_hard(rankdeck.supervisor(run))
-    wait_until(lambda: "no other one is started" in log.read_text(), what="guards give up")
+    wait_until(lambda: "no other one is started" in log.read_text(), what="the guard gives up")
     wait_until(
         lambda: (
             not [one for one in rankdeck.processes() if "guard_process" in one.command or "supervise" in one.command]
         )
     )
-    assert f"3 supervisors of {run} have failed in a row" in log.read_text()
+    assert f"3 supervisors of {run} have died in a row" in log.read_text()
     assert is_alive(rank)
     shown = rankdeck("status", run)
     assert shown.returncode == 1

@@ -13,7 +13,6 @@ import pytest
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
-from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 from engine.supervisor.watches import events as event_watch
@@ -48,7 +47,7 @@ def taken() -> Taken:
 def watch(tmp_path: Path, taken: Taken) -> EventWatch:
     state = SimpleNamespace(ranks=(Alive(pid=41, since=1000.0),), launched_at=1000.0)
     plan = SimpleNamespace(workdir=str(tmp_path), program=SimpleNamespace(args=()))
-    run = SimpleNamespace(state=state, plan=plan, marks=CrashMarks(), has=lambda part: True)
+    run = SimpleNamespace(state=state, plan=plan)
     shutil.copy(RECORDED, tmp_path / "events.out.tfevents.1000.node.41.0")
     return EventWatch(cast("SupervisedRun", run), cast("Ingest", taken))
 

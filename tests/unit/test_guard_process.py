@@ -14,9 +14,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.supervisor.lifetime import guard_process
+from engine.node.agent.processes import start_time
+from engine.node.agent.state import boot_id
+from engine.runs.paths import RunPaths
+from engine.supervisor.lifetime import guard, guard_process
 from engine.supervisor.lifetime.guard import end_guards
-from tests.support import PATIENCE, kill_hard, wait_until
 
 SUPERVISOR = 1 << 22
 """Pid of a supervisor that has died before its guard could ask who its parent is: no process has this number."""
@@ -24,11 +26,8 @@ SUPERVISOR = 1 << 22
 NEXT = "import os, sys\nopen(os.path.join(sys.argv[2], 'started'), 'a').write('.')\nprint('ready')\n"
 
 
-@pytest.mark.parametrize("patience", ["0.0", "0.01"])
 @pytest.mark.parametrize(("newest", "starts"), [("this", True), ("another", False), ("none", False)])
-def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
-    tmp_path: Path, patience: str, newest: str, starts: bool
-) -> None:
+def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(tmp_path: Path, newest: str, starts: bool) -> None:
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     lock.touch()
     command.write_text(NEXT)
@@ -36,7 +35,7 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
         whereabouts.write_text(json.dumps({"pid": SUPERVISOR + (newest == "another")}))
     arguments = [str(path) for path in (lock, command, tmp_path, whereabouts)]
     subprocess.run(
-        [sys.executable, "-I", "-S", guard_process.__file__, "0", patience, str(SUPERVISOR), *arguments],
+        [sys.executable, "-I", "-S", guard_process.__file__, "0", str(SUPERVISOR), *arguments],
         stdin=subprocess.DEVNULL,  # its end, as if the supervisor had died
         check=True,
     )
@@ -46,14 +45,13 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
 def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the turn meanwhile, and the guards of the next supervisor would wait for it."""
     whereabouts = tmp_path / "supervisor.json"
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR + 1}))
     paused: list[int] = []
     monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     monkeypatch.setattr(guard_process, "pause", paused.append)
-    guard_process.main(5, 0.0, SUPERVISOR, str(tmp_path / "lock"), "", str(tmp_path), str(whereabouts))
+    guard_process.main(5, SUPERVISOR, str(tmp_path / "lock"), "", str(tmp_path), str(whereabouts))
     assert paused == []
 
 
@@ -71,7 +69,7 @@ def test_a_guard_that_came_too_late_leaves_the_next_supervisor_to_its_own_guards
     )
     monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
-    guard_process.main(0, 0.0, SUPERVISOR, str(tmp_path / "lock"), str(command), str(tmp_path), str(whereabouts))
+    guard_process.main(0, SUPERVISOR, str(tmp_path / "lock"), str(command), str(tmp_path), str(whereabouts))
     assert (tmp_path / "started").read_text() == "."
 
 
@@ -85,7 +83,7 @@ def test_a_lock_that_is_still_taken_delays_the_next_supervisor(tmp_path: Path, m
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         monkeypatch.setattr("time.sleep", lambda _: held.close())
-        guard_process.main(0, 0.0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
+        guard_process.main(0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
         assert held.closed
     assert (tmp_path / "started").read_text() == "."
 
@@ -102,30 +100,8 @@ def test_a_guard_without_a_lock_starts_no_supervisor(
     if missing == "locks":
         lock.touch()
         monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
-    guard_process.main(0, 0.0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
+    guard_process.main(0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
     assert not (tmp_path / "started").exists()
-
-
-def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_path: Path) -> None:
-    lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
-    lock.touch()
-    command.write_text(
-        f"import os, sys, time\nopen(sys.argv[2] + '/pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep({PATIENCE})"
-    )
-    whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
-    arguments = ["0", "0.0", str(SUPERVISOR), *map(str, (lock, command, tmp_path, whereabouts))]
-    argv = [sys.executable, "-I", "-S", guard_process.__file__, *arguments]
-    first = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-    written = wait_until(
-        lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), what="it starts a supervisor"
-    )
-    command.write_text(NEXT)
-    second = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-    first.kill()
-    first.wait(PATIENCE)
-    kill_hard(int(written))
-    assert second.wait(PATIENCE) == 0
-    assert (tmp_path / "started").read_text() == "."
 
 
 def test_the_pause_before_the_next_supervisor_grows_with_the_deaths_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,22 +113,29 @@ def test_the_pause_before_the_next_supervisor_grows_with_the_deaths_in_a_row(mon
 
 
 def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) -> None:
-    arguments = [
-        "0",
-        "0.0",
-        str(SUPERVISOR),
-        str(tmp_path / "command.py"),
-        str(tmp_path),
-        str(tmp_path / "supervisor.json"),
-    ]
-    words = [sys.executable, "-I", "-S", guard_process.__file__, *arguments[:3]]
-    locks = [str(tmp_path / name) for name in ("lock", "other")]
-    guards = [subprocess.Popen([*words, lock, *arguments[3:]], stdin=subprocess.PIPE) for lock in locks]
-    end_guards(locks[0], only_stopped=True)
-    assert [guard.poll() for guard in guards] == [None, None]
-    end_guards(locks[0], only_stopped=False, apart={guards[0].pid})
-    assert [guard.poll() for guard in guards] == [None, None]
-    end_guards(locks[0], only_stopped=False)
-    guards[0].communicate()
-    guards[1].communicate()
-    assert [guard.returncode for guard in guards] == [-signal.SIGKILL, 0]
+    runs = [RunPaths(tmp_path / name) for name in ("one", "other")]
+    guards = [subprocess.Popen(["sleep", "60"]) for _ in runs]
+    for run, process in zip(runs, guards, strict=True):
+        run.folder.mkdir()
+        guard._note_guard(run, process.pid)
+    end_guards(runs[0], only_stopped=True)
+    end_guards(runs[0], only_stopped=False, apart=guards[0].pid)
+    assert [one.poll() for one in guards] == [None, None]
+    end_guards(runs[0], only_stopped=False)
+    assert guards[0].wait() == -signal.SIGKILL
+    assert guards[1].poll() is None
+    guards[1].kill()
+    guards[1].wait()
+
+
+def test_a_process_that_has_the_number_of_a_guard_is_left_alone(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        for noted in (
+            {"boot": boot_id(), "guards": [[other.pid, 1]]},
+            {"boot": "another", "guards": [[other.pid, start_time(other.pid)]]},
+        ):
+            paths.guards.write_text(json.dumps(noted))
+            end_guards(paths, only_stopped=False)
+        assert other.poll() is None
+        other.kill()

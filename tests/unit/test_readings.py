@@ -18,7 +18,6 @@ from engine.core.errors import SupervisorError
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.progress import RankProgress, take_lines
 from engine.core.run import events as ev
-from engine.core.run.parts import Part
 from engine.core.run.state import rank_word
 from engine.core.views.views import run_view
 from engine.runs.paths import RunPaths
@@ -150,17 +149,29 @@ async def test_a_part_of_the_supervisor_that_fails_begins_again_and_is_told_once
     async def work() -> None:
         nonlocal begun
         begun += 1
-        if begun <= 3:
+        if begun < supervised.MOST_FAILURES:
             fail()
         has_worked.set()
         await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep(Part.HEALTH_WATCH, work))
+        kept = tasks.create_task(run.run.keep("the watch of health", work))
         await has_worked.wait()
         kept.cancel()
-    assert begun == 4
-    assert warnings(run) == ["output: the watch of health has failed, and starts again: KeyError: 'throughput'"]
+    assert begun == supervised.MOST_FAILURES
+    assert warnings(run) == []
+
+
+async def test_a_part_that_fails_five_times_in_a_row_stays_off_and_the_run_says_so(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervised, "PAUSE", 0.0)
+
+    async def work() -> None:
+        fail()
+
+    await run.run.keep("the watch of health", work)
+    assert warnings(run) == ["output: the watch of health has failed 5 times, and stays off: KeyError: 'throughput'"]
 
 
 async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Runner, monkeypatch: pytest.MonkeyPatch):
@@ -173,7 +184,7 @@ async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Run
         fail()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep(Part.HEALTH_WATCH, work))
+        kept = tasks.create_task(run.run.keep("the watch of health", work))
         for _ in range(3):
             await begun.acquire()
         kept.cancel()

@@ -36,9 +36,9 @@ def test_files_of_a_supervisor_of_another_login_are_removed_and_nothing_else(bas
     other.mkdir(parents=True)
     paths = new_run(base, other / f"{RunPaths(base / 'train-abcd').mark}.sock")
     for folder in (other, paths.socket.parent):
-        for name in (f"{paths.mark}.sock", f"{paths.mark}.parts", f"agent-{paths.mark}.sock", "another-run.sock"):
+        for name in (f"{paths.mark}.sock", f"agent-{paths.mark}.sock", "another-run.sock"):
             (folder / name).touch()
-    assert len(runtime_files(paths)) == 6
+    assert len(runtime_files(paths)) == 4
     assert not [path for path in runtime_files(paths, of_agent=False) if path.name.startswith("agent-")]
     remove_runtime_files(paths)
     assert [path.name for path in base.rglob("*.*") if path.suffix in (".sock", ".parts")] == ["another-run.sock"] * 2

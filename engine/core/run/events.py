@@ -138,17 +138,6 @@ class NodeWarned(NodeEvent, frozen=True, kw_only=True):
     fails: bool
 
 
-class PartLeftOut(Event, frozen=True, kw_only=True):
-    """Two supervisors in a row died in this part of them, so that later ones come up without it.
-
-    `part`: its id; older versions wrote its words. `number`: of the event in the journal, from 0, if replaying it is that part; None: it
-    is another one.
-    """
-
-    part: str
-    number: int | None = None
-
-
 class ModulesImported(NodeEvent, frozen=True, kw_only=True):
     """The template of a node has imported these modules, each in so many seconds, and forks ranks.
 
@@ -314,7 +303,6 @@ AnyEvent = (
     | JobEnded
     | RunContinued
     | NodeWarned
-    | PartLeftOut
     | ModulesImported
     | ScriptImported
     | NodeCleared

@@ -12,7 +12,7 @@ table of events and phases.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from engine.core.run import actions as act
@@ -29,12 +29,10 @@ from engine.core.run.node_events import (
     node_connected,
     node_disconnected,
     node_given_up,
-    part_left_out,
     run_continued,
     shown_event,
     supervisor_started,
 )
-from engine.core.run.parts import replay_id
 from engine.core.run.rank_events import (
     rank_ended,
     rank_joined,
@@ -98,8 +96,6 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return run_continued(state, event)
         case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported():
             return shown_event(state, event)
-        case ev.PartLeftOut():
-            return part_left_out(state, event)
         case ev.NodeCleared():
             return node_cleared(state, event)
         case ev.NodeClosed():
@@ -134,40 +130,30 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             assert_never(never)
 
 
-def replay(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> st.RunState | None:
+def replay(events: Iterable[AnyEvent]) -> st.RunState | None:
     """The state after all events of a journal; None if there are none. Past actions are not repeated.
 
     Args:
         events: of the journal.
-        on_event: called with the number of each event before it is replayed.
     """
-    newest = deque(states(events, on_event), maxlen=1)
+    newest = deque(states(events), maxlen=1)
     return newest[0][2] if newest else None
 
 
-def states(
-    events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None
-) -> Iterator[tuple[AnyEvent, st.RunState | None, st.RunState]]:
+def states(events: Iterable[AnyEvent]) -> Iterator[tuple[AnyEvent, st.RunState | None, st.RunState]]:
     """Each event of a journal with the state before it (None for the first) and the state after it.
 
     An event at which this fails is left out: maybe another version of rankdeck wrote it, and without it the run can at least be stopped.
     """
-    events = tuple(events)
-    skipped = {event.number for event in events if isinstance(event, ev.PartLeftOut)}
     before: st.RunState | None = None
-    for number, event in enumerate(events):
-        if number in skipped:
-            continue
-        if on_event is not None:
-            on_event(number)
+    for event in events:
         if isinstance(event, ev.RunLaunched):
             after = launch(event)[0]
         elif before is not None:
             try:
                 after = step(before, event)[0]
             except Exception:  # noqa: BLE001 - a defect, and the other events count
-                part = replay_id(number, type(event).__name__)
-                after = part_left_out(before, ev.PartLeftOut(at=event.at, part=part, number=number))[0]
+                continue
         else:
             continue
         yield event, before, after

@@ -25,7 +25,6 @@ from engine.core.run.moves import (
     when_closed,
     when_opened,
 )
-from engine.core.run.parts import part_id
 from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
 from engine.core.run.rejoin import rejoin, tell, tell_again, why_no_rejoin
 from engine.core.run.requests import stop_requested
@@ -194,16 +193,6 @@ def _with_note(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | e
             return replace(state, imports=event.modules)
         case _ as never:
             assert_never(never)
-
-
-def part_left_out(state: st.RunState, event: ev.PartLeftOut) -> Step:
-    """Notes a part that supervisors leave out. It is shown; nothing else follows."""
-    part = part_id(event.part)
-    if part in (*state.parts_left_out, *state.events_left_out):
-        return ignore(state, "that is known")
-    if event.number is None:
-        return replace(state, parts_left_out=(*state.parts_left_out, part)), ()
-    return replace(state, events_left_out=(*state.events_left_out, part)), ()
 
 
 def node_given_up(state: st.RunState, event: ev.NodeGivenUp) -> Step:

@@ -80,12 +80,9 @@ def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
 
 
 def restart_requested(state: st.RunState, event: ev.RestartRequested) -> Step:
-    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt. Parts that supervisors left out are tried
-    again: something else may have killed those."""
+    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt."""
     if reason := _why_no_restart(state, event):
         return ignore(state, reason)
-    if state.parts_left_out:
-        state = replace(state, parts_left_out=())
     then = st.Restart(reason=f"restarted by {event.by}")
     match state.phase:
         case st.Stopping() as phase:

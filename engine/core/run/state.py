@@ -211,11 +211,6 @@ class RunState(Value, frozen=True, kw_only=True):
     """News that the ranks of this attempt were told, in order."""
     notices: int = 0
     """Lines of the story about the ranks' health."""
-    parts_left_out: tuple[str, ...] = ()
-    """Ids of the parts that supervisors leave out, because two of them died there; see `engine.core.run.parts`. A restart that the user
-    asks for tries them again."""
-    events_left_out: tuple[str, ...] = ()
-    """Ids of the events in the journal that can't be replayed."""
     imports: tuple[tuple[str, float], ...] = ()
     """What rank 0 has imported itself, and in how many seconds, as it said last."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
-from engine.core.run.parts import part_id, part_words
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
 from engine.core.words import import_words, preload_words
@@ -38,10 +37,10 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
     return EventLine(seq=seq, at=event.at, text=text, level=level) if text else None
 
 
-def tell_all(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> list[EventLine]:
-    """The story of a whole journal. `on_event`: called with the number of each event before it is told."""
+def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
+    """The story of a whole journal."""
     lines: list[EventLine] = []
-    for event, before, after in states(events, on_event):
+    for event, before, after in states(events):
         if line := tell(len(lines), event, before, after):
             lines.append(line)
     return lines
@@ -75,9 +74,6 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
-        case ev.PartLeftOut(part=part, number=number):
-            until = "from now on" if number is not None else "until somebody restarts the run"
-            return f"two supervisors in a row died in {part_words(part_id(part))}: it is left out {until}", "error"
         case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
             return f"{node} imported {import_words(modules)}" + (", before the launch" if earlier else ""), "info"
         case ev.ScriptImported(modules=modules, preload=preload):

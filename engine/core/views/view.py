@@ -146,8 +146,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     stall: StallView | None = None
     hold_ends_at: float | None = None
     """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
-    left_out: tuple[str, ...] = ()
-    """Ids of the parts that its supervisors leave out, because two of them in a row died there, and of events that can't be replayed. `doing` has them in words."""
 
 
 class StallView(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.holding import hold_ends_at
-from engine.core.run.parts import part_words
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import (
     Alive,
@@ -195,8 +194,7 @@ def run_view(
         name=state.name,
         state=run_word(state),
         activity=current.activity,
-        doing="; ".join(filter(None, (current.words, _left_out_words(state)))),
-        left_out=state.parts_left_out + state.events_left_out,
+        doing=current.words,
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),
@@ -232,13 +230,6 @@ def run_view(
             for node in state.nodes
         ),
     )
-
-
-def _left_out_words(state: RunState) -> str:
-    left_out = state.parts_left_out + state.events_left_out
-    if not left_out or isinstance(state.phase, Ended):
-        return ""
-    return f"left out after failures: {', '.join(map(part_words, left_out))}"
 
 
 def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:

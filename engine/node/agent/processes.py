@@ -110,6 +110,30 @@ def kill_quietly(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def signal_process(pid: int, start: int, number: int) -> bool:
+    """Signals a process if it is still the one that started then. Returns whether it is.
+
+    Args:
+        pid: its number.
+        start: as `process_status` has told it.
+        number: of the signal.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # Python 3.9
+        try:
+            if not lives(pid, start):
+                return False
+            if handle is None:
+                os.kill(pid, number)
+            else:
+                signal.pidfd_send_signal(handle, number)
+            return True
+        finally:
+            if handle is not None:
+                os.close(handle)
+    return False
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal, which would otherwise end it."""
     try:

@@ -17,7 +17,7 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch
 from engine.core.wire import agent_reports as reports
-from engine.node.agent.processes import kill_quietly, marked, process_status
+from engine.node.agent.processes import kill_quietly, marked, signal_process
 from engine.runs.ending import write_end
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, peer_process, peer_user
@@ -46,7 +46,7 @@ async def abandon(paths: RunPaths, by: str) -> None:
     plan = read_plan(paths)
     lock = await _wait_for_lock(paths)
     try:
-        end_guards(str(paths.lock), only_stopped=False)  # or they would try to start a supervisor for ever
+        end_guards(paths, only_stopped=False)  # or they would try to start a supervisor for ever
         nodes = tuple((node.name, node.ranks) for node in plan.nodes)
         launched = ev.RunLaunched(
             at=time.time(), run=paths.run, name=plan.name, nodes=nodes, on_failure="hold", max_restarts=0
@@ -84,17 +84,17 @@ def _note_end(paths: RunPaths, by: str) -> None:
 
 
 def end_supervisor(paths: RunPaths) -> None:
-    """Kills the supervisor of a run, which can't end the run itself, and its guards, which would start the next one."""
+    """Kills the supervisor of a run, which can't end the run itself, and its guard, which would start the next one."""
     supervisor = 0
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
         wire.connect(socket_of(paths))
         if peer_user(wire) == os.geteuid():
             supervisor = peer_process(wire)
-            kill_quietly(supervisor, signal.SIGSTOP)  # it would replace its guards
-    end_guards(str(paths.lock), only_stopped=False)
+            kill_quietly(supervisor, signal.SIGSTOP)  # it would replace its guard
+    end_guards(paths, only_stopped=False)
     if supervisor:
         kill_quietly(supervisor, signal.SIGKILL)
-        end_guards(str(paths.lock), only_stopped=False)  # one that it was about to start
+        end_guards(paths, only_stopped=False)  # one that it was about to start
 
 
 def end_processes(paths: RunPaths) -> None:
@@ -103,12 +103,11 @@ def end_processes(paths: RunPaths) -> None:
     Args:
         paths: of the run, whose lock is taken.
     """
-    end_guards(str(paths.lock), only_stopped=False)
+    end_guards(paths, only_stopped=False)
     for note in paths.nodes.glob("*/owners"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             for pid, start in msgspec.json.decode(note.read_bytes()):
-                if (process_status(pid) or ())[:1] == (start,):
-                    kill_quietly(pid, signal.SIGKILL)
+                signal_process(pid, start, signal.SIGKILL)
     deadline = time.monotonic() + SWEEP_TIME
     while (left := set(marked([paths.mark])) - {os.getpid()}) and time.monotonic() < deadline:
         for pid in left:

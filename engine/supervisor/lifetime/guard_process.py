@@ -17,7 +17,7 @@ DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
 """Environment variable that tells a supervisor how many died in a row before it."""
 
 READY, GIVEN_UP = "ready", "given up"
-"""What a supervisor says when it serves, and when it does not start because many before it have failed."""
+"""What a supervisor says when it serves, and when a defect has ended it and many before it."""
 
 MANY_DEATHS = 5
 """Deaths in a row after which the log says so: something ends each of them."""
@@ -25,14 +25,14 @@ MANY_DEATHS = 5
 CALM_SECONDS = 60.0
 """A supervisor that lived longer than this ends the row."""
 
+MOST_FAILURES = 5
+"""Deaths in a row after which a supervisor that a defect ends is the last: the next one would fail too. A signal ends no row."""
+
 AT_ONCE = 2
 """Deaths in a row, each followed by the next supervisor at once: until that one starts, this process may be killed too."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.4, 60.0
 """Seconds between a later death and the next start: the first is doubled with each death in a row, up to the second."""
-
-LONGEST_TURN = 3.0
-"""Seconds for which a guard waits at least while another one of the run starts a supervisor. A signal may have stopped that one."""
 
 LOCK_PAUSE = 0.05
 """Seconds between two looks at a lock that is taken: by the dead supervisor, whose files are not all closed at once, by a command that looks,
@@ -71,31 +71,6 @@ def is_newest(whereabouts: str, supervisor: int) -> bool:
         return False
 
 
-def take_turn(folder: str, patience: float) -> bool:
-    """Waits until no other guard of the run starts a supervisor. The turn ends with this process.
-
-    Args:
-        folder: of the run.
-        patience: seconds to wait at most, if that is more than `LONGEST_TURN`; or in any case where locks are not supported.
-
-    Returns:
-        Whether it is this guard's turn.
-    """
-    end = time.monotonic() + max(LONGEST_TURN, patience)
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.05)
-            else:
-                return True
-    except OSError:
-        time.sleep(patience)
-    return False
-
-
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process."""
     try:
@@ -124,12 +99,11 @@ def pause(deaths: int) -> None:
         time.sleep(min(FIRST_DELAY * 2 ** min(deaths - AT_ONCE, 10), LONGEST_DELAY))
 
 
-def main(deaths: int, patience: float, supervisor: int, lock: str, command: str, folder: str, whereabouts: str) -> None:
+def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whereabouts: str) -> None:
     """Waits for the end of the supervisor that started this process, and starts the next one if that is needed.
 
     Args:
         deaths: supervisors that died in a row before.
-        patience: see `take_turn`.
         supervisor: its pid. It may be dead before this process can ask who its parent is.
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
@@ -144,11 +118,10 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
 
-    take_turn(folder, patience)
     if not is_newest(whereabouts, supervisor):
-        return  # without a pause in its turn, for which the guards of the next one would wait
+        return
     pause(deaths)
-    # The next one has guards of its own, even if it has died already: each death would double the guards, and they count anew.
+    # The next one has a guard of its own, even if it has died already: each death would double the guards, and they count anew.
     while is_newest(whereabouts, supervisor):
         try:
             if is_taken(lock):
@@ -170,9 +143,9 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
             check=False,
         )
         if starter.stdout.strip() in (READY.encode(), GIVEN_UP.encode()):
-            return  # it has guards of its own, or needs none
+            return  # it has a guard of its own, or needs none
         pause(deaths)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

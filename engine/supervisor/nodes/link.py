@@ -16,7 +16,6 @@ from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_FAILED, MISSED_BEATS, FrameBuffer, encode_frame
 from engine.supervisor.log import note
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
-from engine.supervisor.run import ContainingTasks
 
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reconnect; the last one repeats. The first is immediate, because a killed agent is back in milliseconds."""
@@ -129,17 +128,6 @@ class Link:
             self.send(requests.Close(keep=self._keep))
 
     async def _work(self) -> None:
-        """Connects and reconnects. A defect ends the supervisor; if that has not helped before, it costs the node, so that the run can hold,
-        stop and restart."""
-        try:
-            await self._connect_and_serve()
-        except Exception as error:
-            if isinstance(self._tasks, ContainingTasks):
-                self._task = None  # the callback may open the link again
-                self._on_failed(f"a defect: {type(error).__name__}: {error}", False)
-            raise
-
-    async def _connect_and_serve(self) -> None:
         """Connects and reconnects, until the agent was asked to end or the node is given up."""
         loop = asyncio.get_running_loop()
         tries, begun = 0, loop.time()

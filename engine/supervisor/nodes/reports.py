@@ -18,7 +18,6 @@ from engine.core.metrics.process_use import process_use
 from engine.core.metrics.resources import values_of_gpu, values_of_process
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
-from engine.core.run.parts import Part
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Holding, Opening, Pending, Running, Starting
 from engine.core.terminal_text import visible
@@ -323,13 +322,10 @@ class Reports:
 
     def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:
         """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
-        if not self._run.has(Part.EXPLANATIONS):
-            return False, ""
         try:
             tail = self._ingest.last.errors(end.rank)
             mpi_status = status if self._orders.has_mpirun else None
-            with self._run.marks.inside(Part.EXPLANATIONS):
-                return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
+            return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)

@@ -25,13 +25,11 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
-from engine.core.run.parts import Part
 from engine.runs.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.runs.replay import SavedSeries
-from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.output.last_output import LastOutput
 from engine.supervisor.output.patterns import OwnPatterns
 from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
@@ -69,7 +67,6 @@ class Ingest:
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
         on_failed: called with a rank, the kind of its file, and the exception with which reading it failed. The file is not read any more.
         on_slow: called with a pattern of the profile that took too long. It is not used any more.
-        marks: in which part the supervisor is; None: nobody wants to know.
     """
 
     def __init__(
@@ -84,14 +81,12 @@ class Ingest:
         on_joined: Callable[[int, int, int | None], None],
         on_failed: Callable[[int, Kind, Exception], None],
         on_slow: Callable[[str], None],
-        marks: CrashMarks | None = None,
     ) -> None:
         self._own_patterns = OwnPatterns(on_slow)
         self._paths, self._patterns, self._formats = paths, patterns, LineFormats(names)
         self._most_keys = max(MIN_KEYS, min(MAX_KEYS, ALL_KEYS // world_size))
         self._on_change, self._on_failed = on_change, on_failed
         self._on_waiting, self._on_joined = on_waiting, on_joined
-        self._marks, self.reads_output = marks or CrashMarks(), True
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
@@ -383,13 +378,10 @@ class Ingest:
         progress = self.progress[rank]
         if newest := _newest_line(data):
             progress.last_line = newest
-        if not self.reads_output:
-            return []
         reader = self._readers.get((rank, kind))
         if reader is None:
             reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
-        with self._marks.inside(Part.NUMBERS):
-            return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
+        return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
 
 
 def _newest_line(data: bytes) -> str:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from engine.core.metrics.event_records import Scalar
-from engine.core.run.parts import Part
 from engine.core.run.state import Alive
 from engine.runs.event_files import Tracker, find_files, read_new, tracker_of
-from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.log import note
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
@@ -40,12 +38,11 @@ class _Work(threading.Thread, Generic[Found]):
 
     Args:
         function: may block for ever.
-        marks: of this supervisor.
     """
 
-    def __init__(self, function: Callable[[], Found], marks: CrashMarks) -> None:
+    def __init__(self, function: Callable[[], Found]) -> None:
         super().__init__(name=f"reads event files: {function}", daemon=True)
-        self._function, self._marks = function, marks
+        self._function = function
         self.found: Found | None = None
         """What the function has returned; None: it has not yet, or has failed."""
         self.seconds = 0.0
@@ -56,8 +53,7 @@ class _Work(threading.Thread, Generic[Found]):
         """Calls the function."""
         began = time.monotonic()
         try:
-            with self._marks.inside_thread(Part.TRACKERS):
-                self.found = self._function()
+            self.found = self._function()
         finally:
             self.seconds = time.monotonic() - began
 
@@ -98,8 +94,6 @@ class EventWatch:
 
     def look(self) -> None:
         """Takes what was read since the last look, reads on in files that are known, and begins a search from time to time."""
-        if not self._run.has(Part.TRACKERS):
-            return
         for rank, phase in enumerate(self._run.state.ranks):
             if isinstance(phase, Alive):
                 self._ranks[phase.pid] = rank
@@ -117,7 +111,7 @@ class EventWatch:
     def _searching(self, seconds: float) -> _Work[dict[Path, int]]:
         folder, ranks, launched = self._folder, dict(self._ranks), self._run.state.launched_at
         args = self._run.plan.program.args
-        return _Work(lambda: find_files(folder, ranks, launched, seconds, args), self._run.marks)
+        return _Work(lambda: find_files(folder, ranks, launched, seconds, args))
 
     def _take(self, found: dict[Path, int]) -> None:
         for path, rank in found.items():
@@ -157,9 +151,7 @@ class EventWatch:
     def _read(self) -> None:
         """Begins to read a slice of each file."""
         places = [(path, self._ingest.file_offset(path)) for path in self._files]
-        self._reading = (
-            _Work(lambda: [_Slice(path, offset) for path, offset in places], self._run.marks) if places else None
-        )
+        self._reading = _Work(lambda: [_Slice(path, offset) for path, offset in places]) if places else None
 
     def _take_read(self) -> bool:
         """Takes what was read. Returns whether there was anything. What is no file of events is not read again."""

@@ -73,7 +73,7 @@ class FileWatch:
             os.utime(paths.plan, (self._run.state.launched_at,) * 2)  # lists of runs order by it
 
     async def wait_written(self) -> None:
-        """Waits until the journal is whole, or for `END_PATIENCE`. The looks of the watch may be left out."""
+        """Waits until the journal is whole, or for `END_PATIENCE`. The looks of the watch may have failed."""
         for _ in range(int(END_PATIENCE / WATCH_PERIOD)):
             if not self._journal.is_behind or self._journal.write_waiting() is None:
                 return
