@@ -40,11 +40,12 @@ from engine.core.plan.profile import Launch, Layout, Profile, Recipe  # noqa: E4
 from engine.core.views.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
 from engine.core.wire import front_end as msg  # noqa: E402
 from engine.launchers import LAUNCHERS  # noqa: E402
+from engine.linux.files import replace_file  # noqa: E402
 from engine.node.agent.loop import POLL_INTERVAL  # noqa: E402
 from engine.node.agent.wire import SYNC, FrameBuffer, encode_frame  # noqa: E402
 from engine.planning.make import make_plan  # noqa: E402
 from engine.runs.paths import RunPaths  # noqa: E402
-from engine.runs.record import read_plan, replace_file  # noqa: E402
+from engine.runs.record import read_plan  # noqa: E402
 
 RUN = "scale-0001"
 FAILURES = 50

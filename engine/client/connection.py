@@ -17,7 +17,8 @@ from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.launchers import LAUNCHERS
-from engine.runs.paths import RunPaths, peer_process, peer_user
+from engine.linux.sockets import peer_of
+from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, socket_of
 
 MAX_LINE = 1 << 28
@@ -83,10 +84,10 @@ class Connection:
         except (FileNotFoundError, ConnectionError) as error:
             raise ConnectionError(str(error)) from None
         connection = cls(reader, writer)
-        if peer_user(writer.get_extra_info("socket")) != os.geteuid():
+        if peer_of(writer.get_extra_info("socket"))[1] != os.geteuid():
             connection.close()
             raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
-        connection._process = peer_process(writer.get_extra_info("socket"))
+        connection._process = peer_of(writer.get_extra_info("socket"))[0]
         connection.pid = (await connection._greet(paths)).pid
         return connection
 
@@ -137,7 +138,7 @@ class Connection:
         reading, watch = asyncio.ensure_future(self._reader.readline()), None
         try:
             while not (await asyncio.wait([reading], timeout=STOPPED_CHECK))[0]:
-                from engine.node.agent.stopped import StoppedWatch  # most messages come at once
+                from engine.linux.processes import StoppedWatch  # most messages come at once
 
                 watch = watch or StoppedWatch()
                 watch.look({self._process})

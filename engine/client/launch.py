@@ -14,10 +14,11 @@ from engine.client.standby import Standby
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
+from engine.linux.files import replace_file
 from engine.planning import make as planning
 from engine.runs.listing import new_run
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, replace_file
+from engine.runs.record import Submitted
 
 
 class Begun(NamedTuple):

@@ -29,6 +29,7 @@ from engine.core.run.events import Scope
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
+from engine.linux.locks import is_locked
 from engine.runs.lock import is_taken
 from engine.runs.log_order import OrderIndex
 from engine.runs.paths import RunPaths, Stream
@@ -186,7 +187,7 @@ class LocalRun:
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
-        command, ended = _command(connection.pid), False
+        ended = False
         try:
             connection.write(msg.Subscribe())
             while (message := await connection.read()) is not None:
@@ -200,7 +201,7 @@ class LocalRun:
             if last.run.state not in ENDED_WORDS and last.run.state != "queued":
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
-        await _wait_process_gone(connection.pid, command)
+        await _wait_released(self.paths)
 
     async def _wait_begin(self) -> None:
         """Returns when a run has left the queue, which its journal tells, or after `QUEUE_PERIOD`."""
@@ -357,26 +358,16 @@ def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     return f"{name}'s job {job} is cancelled"
 
 
-async def _wait_process_gone(pid: int, command: bytes) -> None:
-    """Returns when a supervisor has ended or has become a standby, or after `END_TIME`.
-
-    Args:
-        pid: of the supervisor.
-        command: its command line, which a standby replaces.
-    """
+async def _wait_released(paths: RunPaths) -> None:
+    """Returns when the supervisor of a run has released its lock, which it does last, or after `END_TIME`."""
     end = time.monotonic() + END_TIME
     while time.monotonic() < end:
-        if _command(pid) != command or not command:
+        try:
+            if not is_locked(paths.lock):
+                return
+        except OSError:  # the folder is gone, or its file system has no locks
             return
         await asyncio.sleep(0.005)
-
-
-def _command(pid: int) -> bytes:
-    """The command line of a process, with null bytes; empty: it has ended, or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def user_name() -> str:

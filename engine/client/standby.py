@@ -13,7 +13,8 @@ import msgspec
 from engine.client.starting import start_detached
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import can_stand_by, standby_key
-from engine.runs.paths import RunPaths, peer_user
+from engine.linux.sockets import peer_of
+from engine.runs.paths import RunPaths
 from engine.runs.standbys import circumstances, new_standby, standbys
 
 ANSWER_TIME = 20.0
@@ -98,7 +99,7 @@ def _connect(path: str) -> socket.socket | None:
     wire.settimeout(ANSWER_TIME)
     with contextlib.suppress(OSError):
         wire.connect(path)
-        if peer_user(wire) == os.geteuid():
+        if peer_of(wire)[1] == os.geteuid():
             return wire
     wire.close()
     return None

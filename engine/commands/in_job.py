@@ -25,6 +25,7 @@ from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler
 from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile
+from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
@@ -32,7 +33,7 @@ from engine.planning.profiles import read_profile
 from engine.runs.ending import LIMIT, end_run
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, read_plan, read_submitted, replace_file
+from engine.runs.record import Submitted, read_plan, read_submitted
 from engine.runs.replay import has_begun, waits_again
 
 MAX_FRUITLESS = 2

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from engine.commands.bars import newest_state
+from engine.linux.files import open_regular
 from engine.runs.log_order import Growth
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import open_regular
 
 SLICE = 1 << 18
 """Bytes read from one file at a time, so that a rank that prints endlessly does not starve the others."""

@@ -20,7 +20,7 @@ BOOT = (
 """Reads its own compressed program from stdin, and not one byte more, so that the next byte is the first frame. One line without
 single quotes, so that every login shell accepts it as a quoted word."""
 
-SHARED = ("../__init__.py", "__init__.py", "cores.py", "limits.py", "login.py", "networks.py")
+SHARED = ("../__init__.py", "../linux/*.py", "__init__.py", "cores.py", "limits.py", "login.py", "networks.py")
 """Modules that every program contains, relative to this folder."""
 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
@@ -77,7 +77,9 @@ def program(package: str, call: str) -> bytes:
         call: `MODULE:FUNCTION` in the package. The function returns the exit status.
     """
     here = Path(__file__).parent
-    files = [(here / name).resolve() for name in SHARED] + sorted((here / package).glob("*.py"))
+    files = [path.resolve() for name in SHARED for path in sorted(here.glob(name))] + sorted(
+        (here / package).glob("*.py")
+    )
     sources = {}
     for file in files:
         place = file.relative_to(here.parent.parent)

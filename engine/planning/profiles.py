@@ -17,10 +17,10 @@ from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
+from engine.linux.files import replace_file
 from engine.planning.make import choices
 from engine.planning.profile_paths import of_project, other_project
 from engine.runs.paths import profile_folders
-from engine.runs.record import replace_file
 from engine.runs.settings import read_settings
 
 MAX_SIZE = 1 << 20

@@ -16,8 +16,8 @@ from typing import Literal
 
 from engine.core.metrics import wandb_records
 from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
+from engine.linux.files import open_regular
 from engine.runs import trainer_states
-from engine.runs.record import open_regular
 
 Tracker = Literal["tensorboard", "wandb", "trainer"]
 """What has written a file."""

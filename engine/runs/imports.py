@@ -13,8 +13,8 @@ import msgspec
 from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
+from engine.linux.files import open_regular, replace_file
 from engine.runs.paths import private_folder, state_folder
-from engine.runs.record import open_regular, replace_file
 
 WORTH = 0.5
 """Seconds of an import in each rank from which it is worth sharing."""

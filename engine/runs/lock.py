@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 
 from engine.core.errors import CheckError, SupervisorError
+from engine.linux.locks import try_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import refuse_elsewhere
 
@@ -21,18 +21,15 @@ def take_lock(paths: RunPaths) -> int:
         CheckError: the file system has no locks.
     """
     refuse_elsewhere(paths, "attach")
-    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise SupervisorError(f"run {paths.run} already has a supervisor") from None
+        lock = try_lock(paths.lock)
     except OSError as error:
-        os.close(lock)
         raise CheckError(
             f"the file system of {paths.folder} does not support file locks (flock): {error.strerror}",
             hint="set RANKDECK_HOME to a folder on another file system, such as a local disk",
         ) from None
+    if lock is None:
+        raise SupervisorError(f"run {paths.run} already has a supervisor")
     return lock
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.linux.files import open_regular
 from engine.runs.paths import Stream
-from engine.runs.record import open_regular
 
 _RECORD = struct.Struct("<QQ")
 _RANK_BITS = 20

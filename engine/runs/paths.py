@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import socket
 import stat
-import struct
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -94,21 +92,6 @@ def runtime_folder() -> Path:
             f"every user can write to {folder.parent}", hint="set XDG_RUNTIME_DIR or TMPDIR to a folder of yours"
         )
     return private_folder(folder)
-
-
-def peer_user(wire: socket.socket) -> int:
-    """The user id of the process at the other end of a Unix socket."""
-    return _peer(wire)[1]
-
-
-def peer_process(wire: socket.socket) -> int:
-    """The pid of the process at the other end of a Unix socket, or of the listening process if the connection is not accepted yet."""
-    return _peer(wire)[0]
-
-
-def _peer(wire: socket.socket) -> tuple[int, int]:
-    pid, user, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid), int(user)
 
 
 TRACE = "nccl_trace_rank_"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
-import stat
 from pathlib import Path
 
 import msgspec
@@ -16,6 +14,7 @@ from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.batch.job import Scheduler
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.view import RunNote, RunSummary, RunView
+from engine.linux.files import open_regular, replace_file
 from engine.runs.paths import RunPaths, runtime_folder
 
 TAIL = 1 << 16
@@ -49,31 +48,6 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler = "slurm"
 
 
-NOT_REGULAR = "it is not a regular file"
-
-
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
-
-    Args:
-        path: of the file.
-        flags: of `os.open`.
-
-    Raises:
-        OSError: there is no such file, or it is not a regular one.
-    """
-    try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket, or a pipe without a reader
-            raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
-    return descriptor
-
-
 def read_tail(path: Path, size: int = TAIL) -> bytes:
     """The last `size` bytes of a file; empty if it can't be read."""
     try:
@@ -82,24 +56,6 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file atomically: readers see the old or the new content.
-
-    Raises:
-        OSError: for example, the disk is full. It names the path.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-        partial.replace(path)
-    except OSError as error:  # that of a write names no file
-        with contextlib.suppress(OSError):
-            partial.unlink()  # on a full disk it takes room
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def read_plan(paths: RunPaths) -> LaunchPlan:

@@ -15,8 +15,8 @@ from typing import Any
 from engine.core.errors import ProfileError
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings, parse_settings
+from engine.linux.files import replace_file
 from engine.runs.paths import settings_file
-from engine.runs.record import replace_file
 
 MAX_SIZE = 1 << 20
 """Largest file, in bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import resource
 import secrets
@@ -21,8 +20,10 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import Circumstances
 from engine.installed import COMMAND, LIBRARY
+from engine.linux.files import replace_file
+from engine.linux.locks import is_locked, try_lock
+from engine.linux.processes import signal_process
 from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
-from engine.runs.record import replace_file
 
 START_LIMIT = 60.0
 """Seconds within which a standby takes its lock, even on a slow machine."""
@@ -37,11 +38,12 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """`standby.json`: a standby that waits.
 
-    `key`: of the launches that it can serve; `until`: when it ends, in seconds since the epoch, or 0: with the app that started it;
+    `start`: of the process, in clock ticks since boot, because another one may get its pid; `key`: of the launches that it can serve; `until`: when it ends, in seconds since the epoch, or 0: with the app that started it;
     `socket`: where it listens, empty for one of the app.
     """
 
     pid: int
+    start: int
     python: str
     key: str
     until: float = 0.0
@@ -94,34 +96,21 @@ def standbys() -> Iterator[tuple[RunPaths, Standing]]:
 def has_process(paths: RunPaths) -> bool:
     """Whether a process holds the lock of a standby's folder."""
     try:
-        lock = os.open(paths.lock, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(paths.lock)
     except OSError:
         return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def end_standby(paths: RunPaths, standing: Standing) -> bool:
     """Asks a standby to end. If it has ended already, nothing happens, even if another process has its number.
 
     Returns:
-        Whether the process of this number is the standby. It is not yet, if a supervisor is about to replace itself by it.
+        Whether the standby was asked.
     """
-    with contextlib.suppress(OSError):
-        process = os.pidfd_open(standing.pid)
-        try:
-            if os.fsencode(paths.folder) in Path(f"/proc/{standing.pid}/cmdline").read_bytes().split(b"\0"):
-                signal.pidfd_send_signal(process, signal.SIGTERM)
-                signal.pidfd_send_signal(process, signal.SIGCONT)  # a stopped one would not see it
-                return True
-        finally:
-            os.close(process)
-    return False
+    if not (has_process(paths) and signal_process(standing.pid, standing.start, signal.SIGTERM)):
+        return False
+    signal_process(standing.pid, standing.start, signal.SIGCONT)  # a stopped one would not see the other
+    return True
 
 
 def remove_stale_standbys(runs: Path) -> None:
@@ -129,13 +118,13 @@ def remove_stale_standbys(runs: Path) -> None:
     for folder in _own_folders(runs):
         with contextlib.suppress(OSError):
             is_new = time.time() - folder.stat().st_mtime < START_LIMIT
-            lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_socket(RunPaths(folder))
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
+            lock = try_lock(RunPaths(folder).lock, os.O_RDWR | (0 if is_new else os.O_CREAT))
+            if lock is not None:
+                try:
+                    _remove_socket(RunPaths(folder))
+                    shutil.rmtree(folder)
+                finally:
+                    os.close(lock)
 
 
 def _remove_socket(paths: RunPaths) -> None:

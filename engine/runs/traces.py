@@ -14,8 +14,8 @@ from typing import BinaryIO, NamedTuple, NoReturn
 from engine.core.failures.collectives import Wait, compare
 from engine.core.failures.flight_recorder import MAX_WORDS, RankRecord, read_trace
 from engine.core.terminal_text import visible
+from engine.linux.files import open_regular
 from engine.runs.paths import TRACE
-from engine.runs.record import open_regular
 
 MAX_SIZE = 1 << 24
 """Largest file, in bytes; torch keeps 2,000 collectives, which take a few MiB with their Python stacks."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from engine.core.metrics.event_records import MAX_TAG, Scalar
-from engine.runs.record import open_regular
+from engine.linux.files import open_regular
 
 NAME = "trainer_state.json"
 

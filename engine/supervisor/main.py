@@ -27,10 +27,12 @@ from engine.core.plan.standby import standby_key
 from engine.core.run.state import finished
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
+from engine.linux.files import replace_file
+from engine.linux.processes import start_time
 from engine.node.login import leave_session
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, replace_file, runtime_files, write_summary
+from engine.runs.record import read_plan, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.journal import Journal
@@ -173,10 +175,9 @@ async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
     found = await wait_for_run(paths, front)
     if found is None:
         return None
-    run, lock, bridge = found
+    run, bridge = found
     become_supervisor_of(run)
     await supervise(run, restart_by=None, bridge=bridge)
-    os.close(lock)
     return run
 
 
@@ -236,9 +237,8 @@ def main(folder: str, restart_by: str | None = None) -> int:
     paths = RunPaths(Path(folder))
 
     def work() -> RunPaths:
-        lock = take_lock(paths)
+        take_lock(paths)  # until this process ends, or becomes a standby
         asyncio.run(supervise(paths, restart_by=restart_by))
-        os.close(lock)
         return paths
 
     return _run(work)
@@ -253,13 +253,13 @@ def main_standby(folder: str, seconds: str = "", listener: str = "", lock: str =
     _leave_starter()
 
     def work() -> RunPaths | None:
-        own = take_lock(paths)
+        take_lock(paths)
         plan = read_plan(paths)
-        standing = Standing(pid=os.getpid(), python=plan.python, key=standby_key(plan, circumstances()))
+        standing = Standing(
+            pid=os.getpid(), start=start_time(os.getpid()), python=plan.python, key=standby_key(plan, circumstances())
+        )
         replace_file(paths.standing, msgspec.json.encode(standing))
-        run = asyncio.run(stand_by(paths, Pipe()))
-        os.close(own)
-        return run
+        return asyncio.run(stand_by(paths, Pipe()))
 
     return _run(work)
 

@@ -18,8 +18,9 @@ from engine.core.run.requests import is_about_to_start, refuses_restart
 from engine.core.run.state import Ended, status_words
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
-from engine.runs.paths import peer_user
-from engine.runs.record import Whereabouts, read_whereabouts, replace_file
+from engine.linux.files import replace_file
+from engine.linux.sockets import peer_of
+from engine.runs.record import Whereabouts, read_whereabouts
 from engine.supervisor.log import note
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
@@ -149,7 +150,7 @@ class Server:
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the peer is this user and uses the same protocol."""
         peer: socket.socket = writer.get_extra_info("socket")
-        if peer_user(peer) != os.geteuid():
+        if peer_of(peer)[1] != os.geteuid():
             _write(writer, msg.Refused(reason="this run belongs to another user"))
             return False
         hello = msgspec.json.decode(await reader.readline() or b"{}", type=msg.Hello)

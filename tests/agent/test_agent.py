@@ -260,7 +260,8 @@ def test_the_group_of_a_rank_is_killed_when_its_leader_exits(node):
 
 ORDER = """
 import os, socket, sys, time
-from engine.node.agent import loop, processes, warden
+from engine.linux import processes
+from engine.node.agent import loop, warden
 from engine.node.agent.state import Rank
 seen = []
 def note_kill(pid, number):

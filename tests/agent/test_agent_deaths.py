@@ -250,7 +250,7 @@ def test_the_number_of_a_dead_warden_may_be_anybodys(node, work):
         code = (
             "import os, socket, sys\n"
             "from engine.node.agent.loop import Agent\n"
-            "from engine.node.agent.processes import become_subreaper\n"
+            "from engine.linux.processes import become_subreaper\n"
             "become_subreaper()\n"
             f"os.chdir({str(work)!r})\n"
             f"Agent(socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"
@@ -281,7 +281,7 @@ def in_family(code: str) -> list[str]:
     """Runs code that has a `state` whose node's processes are those below its own. Returns the words that it prints."""
     start = (
         "import os, signal, subprocess, sys, time\n"
-        "from engine.node.agent.processes import all_children, become_subreaper, below, start_time\n"
+        "from engine.linux.processes import all_children, become_subreaper, below, start_time\n"
         "from engine.node.agent.state import NodeState, Rank\n"
         "become_subreaper()\n"
         "state = NodeState('nobody', 0)\n"

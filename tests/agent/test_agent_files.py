@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.agent.files import NOT_REGULAR, first_words, is_same_file, open_log, open_watched, read_from
+from engine.linux.files import NOT_REGULAR
+from engine.node.agent.files import first_words, is_same_file, open_log, open_watched, read_from
 from tests.agent.driver import FOR_EVER, Node
 from tests.support import PATIENCE, ROOT, is_alive, kill_hard, wait_gone, wait_until
 

@@ -9,36 +9,38 @@ from pathlib import Path
 
 import pytest
 
+import engine.linux
 import engine.node
 from engine.node import bundle
 from tests.support import PATIENCE
 
 NODE = Path(engine.node.__file__).parent
-SENT = sorted(NODE.rglob("*.py"))
+ENGINE = NODE.parent
+SENT = sorted([*NODE.rglob("*.py"), *Path(engine.linux.__file__).parent.glob("*.py")])
 BUNDLED = [path for path in SENT if path.parent != NODE or path.stem in ("__init__", "networks")]
 
 
 def test_every_module_is_found():
-    assert {"agent/loop.py", "networks.py", "template.py", "forked.py"} <= {
-        str(path.relative_to(NODE)) for path in SENT
+    assert {"node/agent/loop.py", "node/networks.py", "node/template.py", "linux/files.py"} <= {
+        str(path.relative_to(ENGINE)) for path in SENT
     }
 
 
-@pytest.mark.parametrize("path", SENT, ids=lambda path: str(path.relative_to(NODE)))
+@pytest.mark.parametrize("path", SENT, ids=lambda path: str(path.relative_to(ENGINE)))
 def test_what_is_sent_to_a_node_compiles_as_python_3_8(path):
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(path.relative_to(NODE)))
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(path.relative_to(ENGINE)))
 def test_what_is_sent_to_a_node_imports_the_standard_library_only(path):
     tree = ast.parse(path.read_text())
     names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
     names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
-    foreign = {name for name in names if not name.startswith("engine.node")}
+    foreign = {name for name in names if not name.startswith(("engine.node", "engine.linux"))}
     assert {name.partition(".")[0] for name in foreign} <= sys.stdlib_module_names | {"__future__"}
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(path.relative_to(NODE)))
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(path.relative_to(ENGINE)))
 def test_a_module_is_sent_without_docstrings_and_with_the_lines_that_it_has(path):
     """Only statements that are a single string go; everything else keeps its line, so that tracebacks name the right one."""
 
@@ -92,4 +94,16 @@ def test_a_bridge_to_an_agent_that_runs_imports_little():
     start = text.replace("sys.exit(boot())", "print(*(name for name in sys.modules if name.startswith('engine')))")
     done = run(start.encode())
     ours = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert ours == {"engine", "node", "agent", "boot", "bridge", "folders", "wire"}
+    assert ours == {
+        "engine",
+        "node",
+        "agent",
+        "boot",
+        "bridge",
+        "folders",
+        "wire",
+        "linux",
+        "files",
+        "locks",
+        "sockets",
+    }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.linux.files import replace_file
 from engine.node.agent import folders
 
 
@@ -36,7 +37,7 @@ def test_a_second_socket_of_the_same_path_needs_no_room_for_its_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with folders.listen(str(tmp_path), "mark") as first:
-        monkeypatch.setattr(folders, "write_atomically", fail)
+        monkeypatch.setattr(folders, "replace_file", fail)
         with folders.listen(str(tmp_path), "mark") as second:
             assert second.getsockname() == first.getsockname()
             assert connects(second.getsockname())
@@ -48,7 +49,7 @@ def test_the_earlier_socket_stays_where_the_path_of_a_new_one_can_not_be_noted(
 ) -> None:
     with folders.listen(str(tmp_path), "mark") as first:
         (tmp_path / "socket").write_text("elsewhere")
-        monkeypatch.setattr(folders, "write_atomically", fail)
+        monkeypatch.setattr(folders, "replace_file", fail)
         with pytest.raises(OSError, match="No space left"):
             folders.listen(str(tmp_path), "mark")
         assert connects(first.getsockname())
@@ -57,5 +58,5 @@ def test_the_earlier_socket_stays_where_the_path_of_a_new_one_can_not_be_noted(
 def test_a_file_that_can_not_be_written_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "replace", lambda source, target: fail(str(target), b""))
     with pytest.raises(OSError, match="No space left"):
-        folders.write_atomically(str(tmp_path / "file"), b"data")
+        replace_file(str(tmp_path / "file"), b"data")
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from engine.linux.processes import start_time
 from engine.node.agent.ending import Ending
-from engine.node.agent.processes import start_time
 from engine.node.agent.state import NodeState, Rank
 from tests.support import PATIENCE
 

@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.node.agent.processes import start_time
-from engine.node.agent.state import boot_id
+from engine.installed import ROOT
+from engine.linux.processes import boot_id, start_time
 from engine.runs.paths import RunPaths
 from engine.supervisor.lifetime import guard, guard_process
 from engine.supervisor.lifetime.guard import end_guards
@@ -35,7 +35,7 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(tmp_path: Pat
         whereabouts.write_text(json.dumps({"pid": SUPERVISOR + (newest == "another")}))
     arguments = [str(path) for path in (lock, command, tmp_path, whereabouts)]
     subprocess.run(
-        [sys.executable, "-I", "-S", guard_process.__file__, "0", str(SUPERVISOR), *arguments],
+        [sys.executable, "-I", "-S", "-c", guard_process.PROGRAM, str(ROOT), "0", str(SUPERVISOR), *arguments],
         stdin=subprocess.DEVNULL,  # its end, as if the supervisor had died
         check=True,
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import CheckError, SupervisorError
+from engine.linux.locks import is_locked
 from engine.node.agent import folders
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.supervisor.lifetime import guard_process
 
 
 def test_only_one_process_holds_the_lock_of_a_run(tmp_path: Path) -> None:
@@ -39,4 +39,4 @@ def test_a_file_system_without_locks_is_told_as_that(
     with pytest.raises(RuntimeError, match=rf"{tmp_path} needs file locks \(flock\): {os.strerror(number)}"):
         folders.take_lock(str(tmp_path))
     with pytest.raises(OSError, match=os.strerror(number)):
-        guard_process.is_taken(str(RunPaths(tmp_path).lock))
+        is_locked(RunPaths(tmp_path).lock)

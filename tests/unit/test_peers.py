@@ -63,7 +63,7 @@ def test_a_launch_does_not_talk_to_a_standby_of_another_user(foreign: Path) -> N
 
 
 def test_a_supervisor_does_not_count_on_a_standby_of_another_user(foreign: Path) -> None:
-    assert not lingering._refresh(Standing(pid=1, python="python", key="key", socket=str(foreign)))
+    assert not lingering._refresh(Standing(pid=1, start=1, python="python", key="key", socket=str(foreign)))
 
 
 def test_a_standby_takes_no_run_from_another_user(folder: Path) -> None:

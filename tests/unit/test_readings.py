@@ -20,8 +20,9 @@ from engine.core.metrics.progress import RankProgress, take_lines
 from engine.core.run import events as ev
 from engine.core.run.state import rank_word
 from engine.core.views.views import run_view
+from engine.linux.files import open_regular
 from engine.runs.paths import RunPaths
-from engine.runs.record import open_regular, read_results, read_tail
+from engine.runs.record import read_results, read_tail
 from engine.runs.replay import read_journal
 from engine.supervisor import run as supervised
 from engine.supervisor import runner, snapshots

@@ -182,7 +182,9 @@ def test_clean_removes_what_a_killed_standby_left(
     socket.parent.mkdir()
     socket.touch()
     other.touch()
-    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="", socket=str(socket))))
+    paths.standing.write_bytes(
+        msgspec.json.encode(Standing(pid=1, start=1, python="python", key="", socket=str(socket)))
+    )
     end_standbys(as_json=False)
     assert capsys.readouterr().out == "there is no standby\n"
     assert not paths.folder.exists()
@@ -190,7 +192,9 @@ def test_clean_removes_what_a_killed_standby_left(
 
     paths = new_standby(plan_of())
     paths.lock.touch()
-    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="", socket=str(other))))
+    paths.standing.write_bytes(
+        msgspec.json.encode(Standing(pid=1, start=1, python="python", key="", socket=str(other)))
+    )
     end_standbys(as_json=False)
     assert not paths.folder.exists()
     assert other.exists()

@@ -24,7 +24,7 @@ def boot() -> int:
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     if hello.get("in_step"):
-        from engine.node.agent.processes import become_subreaper  # takes time that a bridge over ssh does not need
+        from engine.linux.processes import become_subreaper  # takes time that a bridge over ssh does not need
 
         become_subreaper()
         if child := os.fork():

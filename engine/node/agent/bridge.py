@@ -10,7 +10,8 @@ import signal
 import socket
 import time
 
-from engine.node.agent.folders import listen, peer_of, private_folder, take_lock
+from engine.linux.sockets import peer_of
+from engine.node.agent.folders import listen, private_folder, take_lock
 from engine.node.agent.wire import EXIT_FAILED
 
 CONNECT_TIME = 10.0
@@ -105,7 +106,7 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
 
 def end_stopped(folder: str) -> bool:
     """Ends an agent and a warden that a signal has stopped: they keep socket and lock, but never answer. Returns whether there was one."""
-    from engine.node.agent.processes import kill_quietly, process_status  # few bridges need it
+    from engine.linux.processes import kill_quietly, process_status  # few bridges need it
 
     try:
         with open(os.path.join(folder, "owners")) as file:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from engine.node.agent.processes import is_exiting, process_status
+from engine.linux.processes import is_exiting, process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 

@@ -7,36 +7,8 @@ import io
 import os
 import stat
 
+from engine.linux.files import open_regular
 from engine.node.agent.wire import MAX_FRAME, Message
-
-NOT_REGULAR = "it is not a regular file"
-
-
-def open_regular(path: str, flags: int) -> int:
-    """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
-
-    Args:
-        path: of the file.
-        flags: of `os.open`.
-
-    Raises:
-        OSError: there is no such file, or (EINVAL) it is not a regular one.
-    """
-    try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno in (
-            errno.ELOOP,
-            errno.ENXIO,
-            errno.EISDIR,
-        ):  # a link, a socket or a pipe without a reader, a folder
-            raise OSError(errno.EINVAL, NOT_REGULAR, path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, NOT_REGULAR, path)
-    os.set_blocking(descriptor, True)  # a rank may inherit it
-    return descriptor
 
 
 def open_watched(path: str) -> int:
@@ -67,7 +39,7 @@ def close_all(descriptors: list[int]) -> None:
 def first_words(path: str) -> str:
     """Returns the beginning of a program's log on one line, because the first error is usually the cause."""
     try:
-        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        with open(open_regular(path), "rb") as file:
             lines = file.read(4096).decode("utf-8", "replace").splitlines()
     except OSError:
         return "it said nothing"
@@ -96,7 +68,7 @@ def file_size(path: str) -> int:
 def read_from(path: str, begin: int, most: int) -> str:
     """Returns at most `most` bytes of a file from `begin` as text; empty if it is not a readable file."""
     try:
-        file = open_regular(path, os.O_RDONLY)
+        file = open_regular(path)
     except OSError:
         return ""
     try:
@@ -128,7 +100,7 @@ def is_same_file(wanted: list[str] | None) -> bool:
     import hashlib  # not needed on the supervisor's machine
 
     try:
-        with open(open_regular(wanted[0], os.O_RDONLY), "rb") as file:
+        with open(open_regular(wanted[0]), "rb") as file:
             return hashlib.sha256(file.read(MAX_FRAME)).hexdigest() == wanted[1]
     except OSError:
         return False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import stat
-import struct
 import time
+
+from engine.linux.files import replace_file
+from engine.linux.locks import try_lock
 
 KEEP_FILE = "keep"
 """If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""
@@ -54,12 +55,6 @@ def private_folder(folder: str) -> str:
         if foreign:
             raise RuntimeError(f"{foreign[0]} belongs to another user")
     return folder
-
-
-def peer_of(wire: socket.socket) -> tuple[int, int]:
-    """Returns (pid, user id) of the process at the other end of a Unix socket."""
-    pid, uid, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
 
 
 def remove_abandoned(folder: str) -> None:
@@ -126,30 +121,12 @@ def note_path(note: str, path: str) -> None:
     with contextlib.suppress(OSError), open(note, "rb") as file:
         if file.read() == os.fsencode(path):
             return
-    write_atomically(note, os.fsencode(path))
+    replace_file(note, os.fsencode(path))
 
 
 def take_lock(folder: str) -> int | None:
     """Takes the lock that warden and agent of one run on one node share; None if it is taken."""
-    lock = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
+        return try_lock(os.path.join(folder, "agent.lock"))
     except OSError as error:
         raise RuntimeError(f"{folder} needs file locks (flock): {error.strerror}") from None
-    return lock
-
-
-def write_atomically(path: str, data: bytes) -> None:
-    """Replaces a file so that readers see the old or the new content, never a part. Raises OSError."""
-    partial = f"{path}.{os.getpid()}.partial"
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)  # on a full disk it takes room
-        raise

@@ -7,8 +7,8 @@ import selectors
 import socket
 import time
 
+from engine.linux.processes import start_process
 from engine.node.agent.jobs import environment_of
-from engine.node.agent.processes import start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 

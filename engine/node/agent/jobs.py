@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from engine.node.agent.processes import MARK
+from engine.linux.processes import MARK
 from engine.node.agent.wire import Message
 
 TYPE_CHECKING = False

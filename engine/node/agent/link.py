@@ -13,8 +13,9 @@ import signal
 import socket
 import time
 
-from engine.node.agent.folders import listen, peer_of, socket_path
-from engine.node.agent.processes import kill_quietly, process_status, start_time
+from engine.linux.processes import kill_quietly, process_status, start_time
+from engine.linux.sockets import peer_of
+from engine.node.agent.folders import listen, socket_path
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MISSED_BEATS, FrameBuffer, Message, encode_frame
 

@@ -9,21 +9,21 @@ import socket
 import sys
 import time
 
+from engine.linux.files import replace_file
+from engine.linux.processes import StoppedWatch, kill_group, lives, next_zombie, reap, sweep
 from engine.node.agent.ending import Ending
 from engine.node.agent.files import has_library, is_same_file, size_of, unpack_library
-from engine.node.agent.folders import KEEP_FILE, keep_young, write_atomically
+from engine.node.agent.folders import KEEP_FILE, keep_young
 from engine.node.agent.gpu_watch import GpuWatch
 from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.listener import Listener
 from engine.node.agent.mpirun import Mpirun
 from engine.node.agent.probes import Probes
-from engine.node.agent.processes import kill_group, lives, next_zombie, reap, sweep
 from engine.node.agent.relay import Relay
 from engine.node.agent.room import Room
 from engine.node.agent.spawn import Spawner
 from engine.node.agent.stacks import Stacks
 from engine.node.agent.state import NodeState
-from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.store import Store
 from engine.node.agent.templates import Templates
 from engine.node.agent.usage import Usage
@@ -286,7 +286,7 @@ class Agent:
     def _close_agent(self, message: Message) -> None:
         """`close`: ends this agent."""
         if message.get("keep"):
-            write_atomically(KEEP_FILE, b"")
+            replace_file(KEEP_FILE, b"")
         self._leave()
 
     def _clear(self, attempt: int, *, at_once: bool = False) -> None:

@@ -10,9 +10,9 @@ import signal
 import socket
 import time
 
+from engine.linux.processes import kill_group, start_process, start_time
 from engine.node.agent.files import close_all, first_words, open_log
 from engine.node.agent.jobs import environment_of
-from engine.node.agent.processes import kill_group, start_process, start_time
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 

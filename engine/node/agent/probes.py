@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from engine.node.agent.processes import MARK, start_process
+from engine.linux.processes import MARK, start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MAX_FRAME, FrameBuffer, Message, encode_frame
 

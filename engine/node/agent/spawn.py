@@ -7,9 +7,9 @@ import errno
 import os
 import signal
 
+from engine.linux.processes import start_process, start_time
 from engine.node.agent.files import close_all, file_size, open_log
 from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.processes import start_process, start_time
 from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
+from engine.linux.processes import all_children, below, catches, kill_quietly, process_status
 from engine.node.agent.files import file_size, read_from, wake
-from engine.node.agent.processes import all_children, below, catches, kill_quietly, process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 

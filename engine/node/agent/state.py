@@ -8,9 +8,9 @@ import os
 import signal
 import time
 
+from engine.linux.files import replace_file
+from engine.linux.processes import all_children, below, boot_id, kill_group, kill_quietly, lives, process_status
 from engine.node.agent.files import open_watched
-from engine.node.agent.folders import write_atomically
-from engine.node.agent.processes import all_children, below, kill_group, kill_quietly, lives, process_status
 from engine.node.agent.wire import PROTOCOL, Message
 
 UNKNOWN_LOOKS = 100
@@ -120,7 +120,7 @@ class NodeState:
             "bridge": self.bridge,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # full disk: the next round tries again
-            write_atomically("agent.json", json.dumps(data).encode())
+            replace_file("agent.json", json.dumps(data).encode())
             self.dirty = False
 
     def recall(self) -> None:
@@ -178,9 +178,3 @@ class NodeState:
             for pid in unknown:
                 kill_quietly(pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def boot_id() -> str:
-    """Returns an id of this boot of the kernel: pids of another boot are invalid."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()

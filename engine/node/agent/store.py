@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 
+from engine.linux.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.files import open_log
 from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message

@@ -12,9 +12,9 @@ import stat
 import struct
 import time
 
+from engine.linux.processes import MARK, kill_quietly, start_process
 from engine.node.agent.files import open_log
 from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.processes import MARK, kill_quietly, start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 

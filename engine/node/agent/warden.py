@@ -9,10 +9,19 @@ import signal
 import socket
 import time
 
-from engine.node.agent.folders import remove_abandoned, write_atomically
+from engine.linux.files import replace_file
+from engine.linux.processes import (
+    StoppedWatch,
+    become_subreaper,
+    is_stopped,
+    kill_group,
+    process_status,
+    reap,
+    start_time,
+    sweep,
+)
+from engine.node.agent.folders import remove_abandoned
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
-from engine.node.agent.processes import become_subreaper, kill_group, process_status, reap, start_time, sweep
-from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.wire import EXIT_FAILED
 
 MOST_DEATHS, DEATHS_TIME = 5, 10.0
@@ -80,7 +89,7 @@ def run(listener: socket.socket, mark: str) -> None:
 def note_owners(pids: list[int]) -> None:
     """Records who keeps the socket and the lock of this run, for a bridge that gets no answer."""
     with contextlib.suppress(OSError):  # a full disk
-        write_atomically("owners", json.dumps([[pid, start_time(pid)] for pid in pids]).encode())
+        replace_file("owners", json.dumps([[pid, start_time(pid)] for pid in pids]).encode())
 
 
 def forget_stop(pid: int) -> None:
@@ -92,7 +101,7 @@ def forget_stop(pid: int) -> None:
 def end_stopped(agent: int) -> None:
     """Ends an agent that a signal has stopped, unless it continues: the run can't proceed without an agent."""
     watch = StoppedWatch()
-    while (process_status(agent) or (0, ""))[1] == "T" and not watch.look({agent}):
+    while is_stopped(agent) and not watch.look({agent}):
         time.sleep(1)
 
 

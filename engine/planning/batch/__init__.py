@@ -10,10 +10,10 @@ from engine.core.errors import CheckError
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, QueuedJob, Scheduler, Submission
 from engine.core.plan.plan import LaunchPlan
+from engine.linux.files import replace_file
 from engine.planning.batch import pbs, slurm
 from engine.planning.nodes import answer
 from engine.runs.paths import RunPaths
-from engine.runs.record import replace_file
 
 
 class BatchSystem(Protocol):

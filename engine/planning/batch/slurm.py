@@ -16,9 +16,9 @@ from engine.core.errors import CheckError, SilentSlurmError
 from engine.core.plan.batch.job import WAITING, QueuedJob, Submission, queue_words
 from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partitions, parse_queue
 from engine.core.terminal_text import visible
+from engine.linux.files import replace_file
 from engine.planning.nodes import answer, run_quickly
 from engine.runs.paths import state_folder
-from engine.runs.record import replace_file
 
 PATIENCE = 5.0
 """Seconds for which an answer of squeue is used again: the controller answers many users."""

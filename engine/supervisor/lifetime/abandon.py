@@ -17,11 +17,13 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch
 from engine.core.wire import agent_reports as reports
-from engine.node.agent.processes import kill_quietly, marked, signal_process
+from engine.linux.files import replace_file
+from engine.linux.processes import kill_quietly, marked, signal_process
+from engine.linux.sockets import peer_of
 from engine.runs.ending import write_end
 from engine.runs.lock import take_lock
-from engine.runs.paths import RunPaths, peer_process, peer_user
-from engine.runs.record import read_plan, read_summary, remove_runtime_files, replace_file, socket_of
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan, read_summary, remove_runtime_files, socket_of
 from engine.supervisor.lifetime.guard import end_guards
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
@@ -88,8 +90,8 @@ def end_supervisor(paths: RunPaths) -> None:
     supervisor = 0
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
         wire.connect(socket_of(paths))
-        if peer_user(wire) == os.geteuid():
-            supervisor = peer_process(wire)
+        if peer_of(wire)[1] == os.geteuid():
+            supervisor = peer_of(wire)[0]
             kill_quietly(supervisor, signal.SIGSTOP)  # it would replace its guard
     end_guards(paths, only_stopped=False)
     if supervisor:

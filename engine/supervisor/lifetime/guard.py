@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from engine.node.agent.processes import signal_process, start_time
-from engine.node.agent.state import boot_id
-from engine.node.agent.stopped import StoppedWatch
+from engine.installed import ROOT
+from engine.linux.files import replace_file
+from engine.linux.processes import StoppedWatch, boot_id, is_stopped, signal_process, start_time
 from engine.runs.paths import RunPaths
-from engine.runs.record import replace_file
 from engine.supervisor.lifetime import guard_process
 from engine.supervisor.log import note
 
@@ -97,7 +96,7 @@ class Guard:
             read, self._pipe = os.pipe()
             with open(read, "rb", buffering=0) as end:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", guard_process.__file__, *words],
+                    [sys.executable, "-I", "-S", "-c", guard_process.PROGRAM, str(ROOT), *words],
                     stdin=end,
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
@@ -152,7 +151,7 @@ def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:
         apart: pid of one that is kept.
     """
     for pid, start in _noted(paths):
-        if pid != apart and (not only_stopped or guard_process.is_stopped(pid)):
+        if pid != apart and (not only_stopped or is_stopped(pid)):
             signal_process(pid, start, signal.SIGKILL)
 
 

@@ -1,17 +1,25 @@
 """A process that starts the supervisor of a run again when it dies.
 
-The supervisor starts this file, which imports next to nothing. The two share a pipe, whose end means that the supervisor died: one
+It imports next to nothing. It shares a pipe with the supervisor, whose end means that the supervisor died: one
 that ends as it should kills this process before. A supervisor that a signal has stopped is ended first.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
 import sys
 import time
+
+from engine.linux.locks import is_locked
+from engine.linux.processes import is_stopped
+
+PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from engine.supervisor.lifetime.guard_process import main;"
+    "main(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])"
+)
+"""What Python runs as a guard: with the folder of the engine, then the arguments of `main`."""
 
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
 """Environment variable that tells a supervisor how many died in a row before it."""
@@ -43,18 +51,6 @@ LOOK_PAUSE, STOPPED_LIMIT = 2.0, 5
 batch system suspends a whole job, this process is stopped too."""
 
 
-def is_taken(lock: str) -> bool:
-    """Whether another process holds the lock of the run. Raises OSError: there is no run any more, or the file system has no locks."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def is_newest(whereabouts: str, supervisor: int) -> bool:
     """Whether no other supervisor has come since this one. False too once the run has ended.
 
@@ -68,15 +64,6 @@ def is_newest(whereabouts: str, supervisor: int) -> bool:
         with open(whereabouts, "rb") as file:
             return bool(json.load(file)["pid"] == supervisor)
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
-    except OSError:
         return False
 
 
@@ -124,7 +111,7 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
     # The next one has a guard of its own, even if it has died already: each death would double the guards, and they count anew.
     while is_newest(whereabouts, supervisor):
         try:
-            if is_taken(lock):
+            if is_locked(lock):
                 time.sleep(LOCK_PAUSE)
                 continue
         except OSError:
@@ -145,7 +132,3 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
         if starter.stdout.strip() in (READY.encode(), GIVEN_UP.encode()):
             return  # it has a guard of its own, or needs none
         pause(deaths)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

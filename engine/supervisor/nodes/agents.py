@@ -22,10 +22,10 @@ from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
+from engine.linux.files import replace_file
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
-from engine.runs.record import replace_file
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
 from engine.supervisor.nodes.job_end import why_ended
 from engine.supervisor.nodes.library import pack

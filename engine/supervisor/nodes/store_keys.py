@@ -12,8 +12,8 @@ import json
 import secrets
 
 from engine.core.run.state import RankNews
+from engine.linux.files import replace_file
 from engine.runs.paths import RunPaths
-from engine.runs.record import replace_file
 from engine.supervisor.log import note
 
 NEWS = "rankdeck/elastic/news"

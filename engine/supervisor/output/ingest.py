@@ -25,10 +25,10 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
+from engine.linux.files import replace_file
 from engine.runs.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
-from engine.runs.record import replace_file
 from engine.runs.replay import SavedSeries
 from engine.supervisor.output.last_output import LastOutput
 from engine.supervisor.output.patterns import OwnPatterns

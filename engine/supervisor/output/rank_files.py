@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from engine.runs.record import open_regular
+from engine.linux.files import open_regular
 
 SLICE = 1 << 18
 """Bytes that are read from one file at a time: a few milliseconds of work."""

@@ -24,11 +24,13 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import MOST_LINGERING, can_stand_by, is_memory_short, standby_key
 from engine.installed import COMMAND
+from engine.linux.files import replace_file
+from engine.linux.processes import start_time
+from engine.linux.sockets import peer_of
 from engine.node.limits import memory_left
 from engine.runs.imports import with_known_imports
 from engine.runs.lock import take_lock
-from engine.runs.paths import RunPaths, peer_user, runs_folder
-from engine.runs.record import replace_file
+from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.standbys import Standing, circumstances, end_standby, new_standby, standbys
 
 
@@ -56,8 +58,14 @@ def stay(plan: LaunchPlan) -> None:
         lock = take_lock(paths)
         listener = _listen(paths)
         standing = Standing(
-            pid=os.getpid(), python=plan.python, key=key, until=time.time() + plan.linger, socket=str(paths.socket)
+            pid=os.getpid(),
+            start=start_time(os.getpid()),
+            python=plan.python,
+            key=key,
+            until=time.time() + plan.linger,
+            socket=str(paths.socket),
         )
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it waits for the handler of `wait_for_run`
         replace_file(paths.standing, msgspec.json.encode(standing))
         _become(paths, plan.linger, listener, lock)
 
@@ -74,7 +82,7 @@ def _refresh(standing: Standing) -> bool:
         wire.settimeout(5.0)
         wire.connect(standing.socket)
         wire.sendall(b'""\n')
-        return peer_user(wire) == os.geteuid()
+        return peer_of(wire)[1] == os.geteuid()
     return False
 
 
@@ -98,7 +106,6 @@ def _become(paths: RunPaths, seconds: float, listener: socket.socket, lock: int)
         os.dup2(source, target)
     for number in (signal.SIGHUP, signal.SIGINT):  # a supervisor ignores them, and ranks would inherit that
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it waits for the handler of `wait_for_run`
     os.set_inheritable(lock, True)
     os.set_inheritable(listener.fileno(), True)
     words = ["standby", str(paths.folder), f"{seconds:g}", str(listener.fileno()), str(lock)]
@@ -149,7 +156,7 @@ class Callers:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         wire = writer.get_extra_info("socket")
         try:
-            while peer_user(wire) == os.geteuid() and (line := await reader.readline()).endswith(b"\n"):
+            while peer_of(wire)[1] == os.geteuid() and (line := await reader.readline()).endswith(b"\n"):
                 self._touch()
                 self._note_deadline()
                 if folder := json.loads(line):

@@ -78,7 +78,7 @@ class Pipe:
         self._pipe.close()
 
 
-async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, Bridge | None] | None:
+async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, Bridge | None] | None:
     """Warms the first node's template up, and waits.
 
     Args:
@@ -86,8 +86,8 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, 
         front: who may name the run.
 
     Returns:
-        The run to supervise, whose folder now contains the agent's files, its lock, and the connection to the agent; None if the
-        standby is not needed.
+        The run to supervise, whose folder now contains the agent's files and whose lock this process holds until it ends, and the connection
+        to the agent; None if the standby is not needed.
     """
     plan = read_plan(paths)
     over = asyncio.Event()
@@ -102,7 +102,9 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, 
         folder = naming.result() if naming.done() else None
         naming.cancel()
         ending.cancel()
-        run = None if folder is None else _take(RunPaths(folder))
+        run = None if folder is None else RunPaths(folder)
+        if run is not None and not _can_take(run):
+            run = None
         if run is None:
             link.close()
             with contextlib.suppress(TimeoutError):
@@ -111,19 +113,20 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, 
     front.hang_up(taken=run is not None)
     if run is not None:
         paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the launch may precede the agent
-        paths.nodes.rename(run[0].nodes)
+        paths.nodes.rename(run.nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
     loop.remove_signal_handler(signal.SIGTERM)  # not before: the end of this process would leave a part of the folder
-    return None if run is None else (*run, bridge)
+    return None if run is None else (run, bridge)
 
 
-def _take(run: RunPaths) -> tuple[RunPaths, int] | None:
-    """A run and its lock; None: it is supervised already, because its front end did not wait for this process."""
+def _can_take(run: RunPaths) -> bool:
+    """Takes the lock of a run. False: it is supervised already, because its front end did not wait for this process."""
     try:
-        return run, take_lock(run)
+        take_lock(run)
     except (RankdeckError, OSError) as error:
         note(f"can't take {run.run}: {error}")
-        return None
+        return False
+    return True
 
 
 async def _wait_over(over: asyncio.Event) -> None:

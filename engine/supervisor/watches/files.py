@@ -10,7 +10,7 @@ import os
 import time
 
 from engine.core.run import events as ev
-from engine.runs.record import replace_file
+from engine.linux.files import replace_file
 from engine.supervisor.journal import Journal
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 

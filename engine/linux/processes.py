@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import subprocess
 import time
 
 TYPE_CHECKING = False
@@ -22,6 +20,8 @@ PF_EXITING = 0x4
 
 def become_subreaper() -> None:
     """Makes orphans below this process its children instead of init's (Linux, prctl 36)."""
+    import ctypes  # not needed by bridges and guards
+
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
 
 
@@ -55,6 +55,11 @@ def lives(pid: int, start: int) -> bool:
     """Whether a process with this number and start time runs; zombies do not."""
     found = process_status(pid)
     return found is not None and found[0] == start and found[1] not in "ZX"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    return (process_status(pid) or (0, ""))[1] == "T"
 
 
 def marked(marks: list[str]) -> list[int]:
@@ -165,6 +170,8 @@ def start_process(argv: list[str], **options: Any) -> int:
     Only the agent reaps, so the Popen object is told that the process has ended: otherwise `subprocess` would poll the number later,
     when it may belong to another process.
     """
+    import subprocess  # not needed by bridges and guards
+
     popen = subprocess.Popen(argv, start_new_session=True, **{"stdin": subprocess.DEVNULL, **options})
     popen.returncode = 0
     return popen.pid
@@ -189,3 +196,34 @@ def sweep(root: int, keep: set[int], marks: list[str], seconds: float) -> list[i
                 break
             reap(zombie)
         time.sleep(0.01)
+
+
+def boot_id() -> str:
+    """Returns an id of this boot of the kernel: pids of another boot are invalid."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+STOPPED_LIMIT = 10
+"""Looks, one a second, in which a process may be found stopped. They are counted instead of time: where a batch system suspends a
+whole job, this process is stopped too."""
+
+
+class StoppedWatch:
+    """Counts for how many looks processes have been stopped."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def look(self, pids: set[int]) -> list[int]:
+        """Looks at processes, about once a second. Returns those that it has ended.
+
+        Args:
+            pids: of processes whose numbers can't belong to another one yet.
+        """
+        counts = {pid: self._counts.get(pid, 0) + 1 for pid in pids if is_stopped(pid)}
+        over = [pid for pid, count in counts.items() if count >= STOPPED_LIMIT]
+        for pid in over:
+            kill_quietly(pid, signal.SIGKILL)
+        self._counts = {pid: count for pid, count in counts.items() if pid not in over}
+        return over

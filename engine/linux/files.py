@@ -1,0 +1,65 @@
+"""Files: opened without waiting for whatever is in their place, and replaced as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    AnyPath = Union[str, os.PathLike[str]]  # noqa: UP007 - Python 3.8
+
+NOT_REGULAR = "it is not a regular file"
+
+_IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""What opening a link, a socket or a pipe without a reader, and a folder fails with."""
+
+
+def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
+    """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`. A new file is for its owner only.
+
+    Raises:
+        OSError: there is no such file, or (EINVAL) it is not a regular one.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in _IS_ANOTHER:
+            raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+    os.set_blocking(descriptor, True)  # a rank may inherit it
+    return descriptor
+
+
+def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+    """Replaces a file so that readers see the old or the new content, never a part.
+
+    Args:
+        path: of the file.
+        data: its new content.
+        mode: its permissions.
+
+    Raises:
+        OSError: for example, the disk is full. It names the path.
+    """
+    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+        os.replace(partial, path)
+    except OSError as error:  # that of a write names no file
+        with contextlib.suppress(OSError):
+            os.unlink(partial)  # on a full disk it takes room
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -1,0 +1,34 @@
+"""Titles of processes: what `ps` and `top` show of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+COMMAND_LENGTH = 15
+"""Bytes of a process's short name, which `top` shows (TASK_COMM_LEN in include/linux/sched.h, without the NUL)."""
+
+
+def show_title(role: str, about: str = "") -> None:
+    """Makes `ps` show `rankdeck: ROLE ABOUT` instead of this process's command, cut to its length.
+
+    The kernel shows the memory in which it has placed the arguments. The title ends with NUL inside of it, because the environment
+    behind it has the run's mark, by which the run's processes are found. Without /proc/self/mem nothing happens.
+
+    Args:
+        role: what the process is: `agent`.
+        about: the run, and the node: `train-x7k2 gpu01`.
+    """
+    show_words([f"rankdeck: {role} {about}".rstrip()])
+    with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as name:
+        name.write(f"rankdeck-{role}".encode()[:COMMAND_LENGTH])
+
+
+def show_words(words: list[str]) -> None:
+    """Makes `ps` show these words instead of this process's command, cut to its length."""
+    with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as status:
+        begin, end = (int(field) for field in status.read().rpartition(b")")[2].split()[45:47])
+        shown = b"\0".join(map(os.fsencode, words))[: max(0, end - begin - 1)]
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(begin)
+            memory.write(shown.ljust(end - begin, b"\0"))
