@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tui.data.log_file import LogFile  # noqa: E402 - found beside this folder, installed or not
+from tui.theme import CSS  # noqa: E402
 from tui.widgets.log_view import LogView  # noqa: E402
 
 LINES = 5_000_000
@@ -35,6 +36,8 @@ EXPRESSIONS = {
 
 class LogApp(App[None]):
     """The log and nothing else."""
+
+    CSS_PATH = CSS
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +94,7 @@ async def measure(large: Path, many: Path) -> None:
             view.search(None)
             view.action_last()
             view.search(expression)
-            search = view._search
+            search = view.finder._search
             assert search is not None
             begin = time.perf_counter()
             _, held = await until(lambda search=search: search.found.asked > 0)  # type: ignore[misc]

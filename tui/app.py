@@ -214,11 +214,11 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     @property
     def known_runs(self) -> list[RunSummary]:
-        return self._home.known_runs
+        return self._home.lists.known_runs
 
     @property
     def known_profiles(self) -> list[ProfileEntry]:
-        return self._home.known_profiles
+        return self._home.lists.known_profiles
 
     @property
     def _home(self) -> HomeScreen:
@@ -298,7 +298,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             act()
 
     def profile_saved(self, name: str) -> None:
-        self._home.choose_later(name)
+        self._home.lists.choose_later(name)
 
     def launch(self, profile: Profile) -> None:
         if not self._launching:

@@ -6,12 +6,16 @@ With `NO_COLOR` there is neither: text and background are the terminal's own, an
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
+
+CSS = Path(__file__).with_name("rankdeck.tcss")
+"""How everything looks."""
 
 STANDS_OUT = 0.075
 """Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""

@@ -11,6 +11,7 @@ from engine.core.metrics.series import Series
 from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
 from tui.text.rank_columns import RankRow
+from tui.theme import CSS
 from tui.widgets.rank_table import RankTable
 
 
@@ -28,6 +29,8 @@ def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **mor
 
 
 class TableApp(App[None]):
+    CSS_PATH = CSS
+
     def __init__(self, rows: Sequence[RankRow] = (), *, ascii_only: bool = False) -> None:
         super().__init__()
         self.rows = rows
@@ -41,8 +44,8 @@ class TableApp(App[None]):
         self.table.set_rows(self.rows, 101.0)
         self.table.focus()
 
-    def on_cursor_view_moved(self) -> None:
+    def on_cursor_moved(self) -> None:
         self.seen.append(("moved", self.table.cursor_rank))
 
-    def on_cursor_view_selected(self) -> None:
+    def on_cursor_chosen(self) -> None:
         self.seen.append(("selected", self.table.cursor_rank))

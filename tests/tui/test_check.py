@@ -18,6 +18,7 @@ from tui.app import RankdeckApp
 from tui.screens.check import CheckScreen
 from tui.text.check import finding_text, grid_title, verdict
 from tui.widgets.check_grid import CheckGrid, Columns
+from tui.widgets.line_keys import line_width
 
 REFUSED = fail("gpu02", "ssh", "nothing listens there [/red]", "is sshd up?")
 OLD = warn("gpu02", "torch", "2.6.0, but gpu01 has 2.13.0", "install the same torch on all nodes")
@@ -141,7 +142,7 @@ async def test_a_click_chooses_a_cell(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         grid = await opened(pilot)
-        columns = Columns.fitted(grid._width, node=5)
+        columns = Columns.fitted(line_width(grid), node=5)
         await pilot.click(CheckGrid, offset=(2 + 1 + columns.node + 3 * columns.checks[0], 2))
         await until(pilot, lambda: grid.cell == ("gpu01", "backend"), f"backend, not {grid.cell}")
         await pilot.click(CheckGrid, offset=(3, 3))

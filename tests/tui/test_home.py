@@ -405,7 +405,9 @@ async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tup
     engine.add_run()
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=size) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen) and bool(app.screen.known_profiles), "profiles")
+        await until(
+            pilot, lambda: isinstance(app.screen, HomeScreen) and bool(app.screen.lists.known_profiles), "profiles"
+        )
         await pilot.press("j", "tab", "slash", "x", "escape")
         await pilot.resize_terminal(120, 40)
         await until_seen(pilot, "quickstart", "● quickstart")

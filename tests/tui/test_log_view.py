@@ -21,11 +21,14 @@ from tui.data.log_file import LogFile, Piece
 from tui.data.merged_log import MergedLog
 from tui.text.cells import segments_line
 from tui.text.log import search_words
-from tui.widgets import drawn_log
+from tui.theme import CSS
+from tui.widgets import log_rows
 from tui.widgets.log_view import LogView
 
 
 class LogApp(App[None]):
+    CSS_PATH = CSS
+
     def __init__(self, log: MergedLog | LogFile | None, *, ascii_only: bool = False) -> None:
         super().__init__()
         self.view = LogView(ascii=ascii_only)
@@ -39,7 +42,7 @@ class LogApp(App[None]):
         self.view.focus()
         self.view.show(self.log_to_show, "rank 0")
 
-    def on_log_pane_changed(self) -> None:
+    def on_log_view_changed(self) -> None:
         self.badges.append(self.view.badge)
 
 
@@ -71,7 +74,7 @@ async def test_a_log_is_shown_from_its_end_and_followed(path):
         append(path, *steps(100, 103))
         await seen(pilot, app.view, "step 102")
         assert lines(app.view) == steps(98, 103)
-        assert app.view.follow
+        assert app.view.shown.follows
         assert app.view.badge == "follow"
 
 
@@ -95,21 +98,21 @@ async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_li
         await seen(pilot, app.view, "step 999")
         await pilot.press("pageup", "k")
         before = lines(app.view)
-        assert not app.view.follow
+        assert not app.view.shown.follows
         for begin in range(1000, 5000, 250):
             append(path, *steps(begin, begin + 250))
             await until(
                 pilot,
-                lambda end=begin + 250: app.view.new_lines >= min(end - 1000, 2000),  # type: ignore[misc]
+                lambda end=begin + 250: app.view.shown.new_lines >= min(end - 1000, 2000),  # type: ignore[misc]
                 "the count",
                 app.view.poll,
             )
             assert lines(app.view) == before
-        assert app.view.badge == f"+{app.view.new_lines:,} new"
+        assert app.view.badge == f"+{app.view.shown.new_lines:,} new"
         await until(pilot, lambda: app.badges[-1] == app.view.badge, "the badge")
         await pilot.press("G")
         await seen(pilot, app.view, "step 4999")
-        assert (app.view.badge, app.view.new_lines) == ("follow", 0)
+        assert (app.view.badge, app.view.shown.new_lines) == ("follow", 0)
 
 
 async def test_trap_1_a_full_log_goes_on_being_painted(path, monkeypatch):
@@ -153,7 +156,7 @@ async def test_any_way_up_ends_following(path, key):
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "step 99")
         await pilot.press(key)
-        assert not app.view.follow
+        assert not app.view.shown.follows
         assert app.view.badge == "paused"
 
 
@@ -164,7 +167,7 @@ async def test_following_is_taken_up_again(path, key):
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "step 99")
         await pilot.press("g", key)
-        assert app.view.follow
+        assert app.view.shown.follows
         await seen(pilot, app.view, "step 99")
 
 
@@ -175,7 +178,7 @@ async def test_a_view_that_stops_following_keeps_the_text_where_it_is(path):
         await seen(pilot, app.view, "step 99")
         app.view.action_follow()
         append(path, *steps(100, 110))
-        await until(pilot, lambda: app.view.new_lines == 10, "the count", app.view.poll)
+        await until(pilot, lambda: app.view.shown.new_lines == 10, "the count", app.view.poll)
         assert lines(app.view) == steps(95, 100)
         app.view.action_follow()
         await seen(pilot, app.view, "step 109")
@@ -189,7 +192,7 @@ async def test_the_wheel_and_the_scrollbar_move_the_view(path):
         app.view.scroll_relative(y=-30, animate=False)
         await pilot.pause()
         assert lines(app.view) == steps(60, 70)
-        assert not app.view.follow
+        assert not app.view.shown.follows
         app.view.scroll_to(y=20, animate=False)
         await pilot.pause()
         assert lines(app.view) == steps(20, 30)
@@ -205,7 +208,7 @@ async def test_a_terminal_that_changes_its_size_goes_on_following(path):
         for size in ((40, 30), (40, 3), (1, 1), (80, 24)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
-            assert app.view.follow
+            assert app.view.shown.follows
         assert lines(app.view) == steps(76, 100)
 
 
@@ -341,7 +344,7 @@ async def found(pilot: Pilot[Any], view: LogView, what: str) -> None:
     """Waits until the border would say this of the search, looking at the files meanwhile."""
 
     def words() -> str:
-        return search_words(view.pattern, view.found, view.wrapped, view.pattern_error)
+        return search_words(view.finder.pattern, view.finder.found, view.finder.wrapped, view.finder.error)
 
     await until(pilot, lambda: what in words(), what, view.poll)
 
@@ -353,13 +356,13 @@ async def test_a_search_goes_to_the_nearest_match_above_on_from_there_and_around
         await seen(pilot, app.view, "step 99")
         app.view.search("error")
         await found(pilot, app.view, "match 3 of 3 for 'error'")
-        assert not app.view.follow
+        assert not app.view.shown.follows
         for step, words, line in (
-            (app.view.previous_match, "match 2 of 3", "step 50"),
-            (app.view.previous_match, "match 1 of 3", "step 10"),
-            (app.view.previous_match, "wrapped to the last: match 3 of 3", "step 90"),
-            (app.view.next_match, "wrapped to the first: match 1 of 3", "step 10"),
-            (app.view.next_match, "match 2 of 3", "step 50"),
+            (app.view.action_previous_match, "match 2 of 3", "step 50"),
+            (app.view.action_previous_match, "match 1 of 3", "step 10"),
+            (app.view.action_previous_match, "wrapped to the last: match 3 of 3", "step 90"),
+            (app.view.action_next_match, "wrapped to the first: match 1 of 3", "step 10"),
+            (app.view.action_next_match, "match 2 of 3", "step 50"),
         ):
             step()
             await found(pilot, app.view, words)
@@ -369,7 +372,7 @@ async def test_a_search_goes_to_the_nearest_match_above_on_from_there_and_around
         app.view.search("ERROR")
         await found(pilot, app.view, "match 3 of 3")
         app.view.search(None)
-        assert app.view.found is None
+        assert app.view.finder.found is None
 
 
 async def test_a_search_is_a_regular_expression_and_one_that_is_wrong_is_told(path):
@@ -384,7 +387,7 @@ async def test_a_search_is_a_regular_expression_and_one_that_is_wrong_is_told(pa
         for wrong, why in (("loss [", "unterminated character set"), ("(a+)+", "a repeat inside a repeat")):
             app.view.search(wrong)
             await found(pilot, app.view, f"can't be sought: {why}")
-        app.view.next_match()
+        app.view.action_next_match()
         app.view.search("nan")
         await found(pilot, app.view, "match 1 of 1")
 
@@ -411,7 +414,7 @@ async def test_lines_that_are_written_during_a_search_are_counted(path):
         await found(pilot, app.view, "match 1 of 1")
         append(path, "another needle")
         await found(pilot, app.view, "match 1 of 2")
-        app.view.next_match()
+        app.view.action_next_match()
         await found(pilot, app.view, "match 2 of 2")
         await seen(pilot, app.view, "another needle")
 
@@ -427,7 +430,7 @@ async def test_no_match_is_passed_over_because_its_line_has_to_be_read_first(pat
         app.view.search("needle")
         await found(pilot, app.view, "match 3 of 3")
         for number, word in ((2, "two"), (1, "one"), (3, "three"), (2, "two")):
-            app.view.previous_match()
+            app.view.action_previous_match()
             await found(pilot, app.view, f"match {number} of 3")
             await seen(pilot, app.view, f"needle {word}")
 
@@ -466,7 +469,7 @@ async def test_levels_stand_out_without_colour_and_a_match_stands_out_from_them(
         app.view.search("bad|care")
         await found(pilot, app.view, "match 2 of 2")
         assert standing_out() == [["ERROR", "bad"], ["care"], []]
-        app.view.search_errors()
+        app.view.action_errors()
         await found(pilot, app.view, "error 1 of 1")
         assert standing_out() == [["ERROR"], [], []]
 
@@ -489,7 +492,7 @@ async def test_a_search_finds_lines_that_are_not_held_and_goes_on_from_there(pat
         await found(pilot, app.view, "match 2 of 2")
         await seen(pilot, app.view, "a needle")
         assert lines(app.view) == ["step 39998", "step 39999", "a needle", "step 40000", "step 40001"]
-        app.view.previous_match()
+        app.view.action_previous_match()
         await seen(pilot, app.view, "the needle")
         app.view.action_page_down()
         assert lines(app.view)[-1] == "step 7"
@@ -588,7 +591,7 @@ async def test_of_a_flood_only_the_lines_that_are_seen_are_drawn(path, monkeypat
         drawn.append(data)
         return segments_line(data, **how)
 
-    monkeypatch.setattr(drawn_log, "segments_line", draw)
+    monkeypatch.setattr(log_rows, "segments_line", draw)
     path.touch()
     log = MergedLog([LogFile(path)])
     app = LogApp(log)
@@ -599,7 +602,7 @@ async def test_of_a_flood_only_the_lines_that_are_seen_are_drawn(path, monkeypat
             append(path, *(f"12:41:07 step {index} loss 1.613 tok/s 2566" for index in range(begin, begin + 1000)))
             count, batch = len(log.lines), log.fetch("newer")
             log.apply(batch)
-            app.view._absorb_newer(log, count, len(batch.lines))
+            app.view.shown.absorb(count, len(batch.lines))
             for _ in range(3):
                 assert f"step {begin + 999} " in lines(app.view)[-1]
             assert len(drawn) <= 45

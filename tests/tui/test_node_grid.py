@@ -22,6 +22,7 @@ from tests.tui.seen import run_screen, text_of, until, until_seen
 from tests.tui.waiting import lines
 from tui.app import RankdeckApp
 from tui.text.node_cells import GAP, Boxes, cells_of
+from tui.theme import CSS
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 
@@ -46,6 +47,8 @@ def signs(*views: RankView, measure: Any = "throughput", ascii_only: bool = Fals
 
 
 class GridApp(App[None]):
+    CSS_PATH = CSS
+
     def __init__(self, nodes: list[NodeView], views: list[RankView], *, ascii_only: bool = False) -> None:
         super().__init__()
         self.nodes, self.views = nodes, {view.rank: view for view in views}
@@ -59,7 +62,7 @@ class GridApp(App[None]):
         self.grid.show_nodes(self.nodes, self.views, {})
         self.grid.focus()
 
-    def on_cursor_view_moved(self) -> None:
+    def on_cursor_moved(self) -> None:
         self.moved.append(self.grid.cursor_rank)
 
 
@@ -309,4 +312,4 @@ async def test_few_ranks_of_one_node_are_not_offered_by_node(tmp_path: Path):
         await until_seen(pilot, "4/4 ranks")
         assert "v nodes" not in text_of(app)
         await pilot.press("v")
-        assert not run_screen(app).by_node
+        assert not run_screen(app).ranks.by_node

@@ -26,8 +26,8 @@ from tui.numbers import precise
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
 from tui.text.run import header_lines
+from tui.widgets.log_view import LogView
 from tui.widgets.rank_table import RankTable
-from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 RUN = "quickstart-7f3a"
@@ -913,7 +913,7 @@ async def test_panes_come_by_number_and_take_the_screen_when_pressed_again(app: 
         await until_gone(pilot, "Ranks")
         await until_seen(pilot, "look at the memory of localhost")
         await pilot.press("escape", "3")
-        await until(pilot, lambda: app.screen.query_one(RunLog).has_focus, "the log")
+        await until(pilot, lambda: app.screen.query_one(LogView).has_focus, "the log")
 
 
 async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):

@@ -22,6 +22,7 @@ from tui.data.merged_log import MergedLog
 from tui.driver import RankdeckDriver
 from tui.text.cells import clean
 from tui.text.rank_columns import RankRow
+from tui.theme import CSS as CSS_FILE
 from tui.widgets.chart import Chart
 from tui.widgets.log_view import LogView
 from tui.widgets.rank_table import RankTable
@@ -30,6 +31,7 @@ from tui.widgets.rank_table import RankTable
 class WidgetApp(App[None]):
     """The widgets, one below the other."""
 
+    CSS_PATH = CSS_FILE
     CSS = "RankTable { height: 10; } LogView { height: 36; } Chart { height: 8; } Static { height: 1; }"
 
     def __init__(self, folder: Path) -> None:

@@ -28,7 +28,7 @@ class RunLink:
     def __init__(self, engine: EngineClient, run: str, model: RunModel, told: Callable[[str], None]) -> None:
         self.client: RunClient | None = None
         self._engine = engine
-        self._run = run
+        self.run = run
         self._model = model
         self._told = told
 
@@ -63,7 +63,7 @@ class RunLink:
     async def _listen(self) -> None:
         """One connection, from its snapshot to its end."""
         await self.close()
-        self.client = await self._engine.attach(self._run)
+        self.client = await self._engine.attach(self.run)
         messages: AsyncIterator[Snapshot | Update] = self.client.subscribe()
         async for message in messages:
             self._model.apply(message)

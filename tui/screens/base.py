@@ -1,7 +1,8 @@
-"""What every screen has: the app as `Deck`, and workers whose unexpected errors are shown instead of ending the app."""
+"""What every screen has: the app as `Deck`, parts with actions of their own, and workers whose unexpected errors are shown instead of ending the app."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import cast
 
 from textual.screen import Screen
@@ -34,6 +35,17 @@ class DeckScreen(Screen[None]):
             if screen is self or not screen.is_modal:
                 return screen is self
         return False
+
+    def add_parts(self, *parts: object) -> None:
+        """Makes the `action_…` methods of parts actions of this screen, which keys name."""
+        for part in parts:
+            for name in dir(part):
+                if name.startswith("action_"):
+                    setattr(self, name, getattr(part, name))
+
+    def begin(self, work: Coroutine[object, object, None], group: str, *, exclusive: bool = False) -> None:
+        """Lets something happen that takes a while. `exclusive`: it takes the place of what is under way in the same group."""
+        self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 
     def key_label(self, key: str, label: str) -> str:
         """The label in the footer of a key, which is named by its id in the table of keys; `label`: the table's."""

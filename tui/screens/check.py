@@ -20,6 +20,7 @@ from tui.text.check import finding_text, grid_title
 from tui.text.lines import error_text
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.key_bar import KeyBar
+from tui.widgets.line_keys import CursorMoved
 from tui.widgets.text_pane import TextPane, fitted_title
 
 DRAW_SECONDS = 0.15
@@ -101,7 +102,7 @@ class CheckScreen(DeckScreen):
     def on_resize(self) -> None:
         self._has_news = True
 
-    @on(CheckGrid.Moved)
+    @on(CursorMoved)
     def _moved(self) -> None:
         self._has_moved = True
         self._show_cell()

@@ -19,8 +19,9 @@ from engine.core.views.view import RunNote
 from engine.core.words import count, size_words
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
+from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen
-from tui.screens.relaunch import PastRun, RelaunchScreen
+from tui.screens.relaunch import PastRun, Relaunching
 from tui.text.cells import plain_line
 from tui.text.history import Look, history_details, history_heading, history_lines
 from tui.widgets.headers import TitleBar
@@ -45,7 +46,7 @@ class HistoryList(LineList):
     OPEN = "screen.watch"
 
 
-class HistoryScreen(RelaunchScreen):
+class HistoryScreen(DeckScreen):
     """A list of runs, and the details of the one under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("history")]
@@ -60,6 +61,7 @@ class HistoryScreen(RelaunchScreen):
         self._reverse = False
         self._filter = ""
         self._is_reading = False
+        self.add_parts(Relaunching(self, self._past_run))
 
     def compose(self) -> ComposeResult:
         yield TitleBar("History", ascii=self.deck.ascii)
@@ -116,8 +118,7 @@ class HistoryScreen(RelaunchScreen):
         marked = [one for one in self._entries or () if one.summary.run in self._marked]
         return marked or ([entry] if entry is not None else [])
 
-    @property
-    def past_run(self) -> PastRun | None:
+    def _past_run(self) -> PastRun | None:
         entry = self._entry()
         return None if entry is None else PastRun(entry.summary.run, entry.summary.name)
 

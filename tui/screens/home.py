@@ -8,11 +8,12 @@ import time
 from functools import partial
 from typing import ClassVar, Literal
 
-from textual import events, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
+from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
@@ -21,9 +22,10 @@ from engine.core.views.view import RunSummary
 from tui.data.editor import Frame
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
-from tui.screens.home_lists import FilterLine, ListsScreen
+from tui.screens.base import DeckScreen
+from tui.screens.home_lists import HomeLists
 from tui.screens.outside import open_in_editor
-from tui.screens.relaunch import PastRun
+from tui.screens.relaunch import PastRun, Relaunching
 from tui.text.cells import plain_line
 from tui.text.home import (
     first_steps,
@@ -48,7 +50,15 @@ PREVIEW_SECONDS = 0.06
 """Seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing."""
 
 
-class HomeScreen(ListsScreen):
+class FilterLine(Input):
+    """Where the filter is typed."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, placeholder="filter by name, backend or state")
+        self.cursor_blink = False
+
+
+class HomeScreen(DeckScreen):
     """Profiles, runs, and the plan or the details of the one under the cursor.
 
     Args:
@@ -59,27 +69,33 @@ class HomeScreen(ListsScreen):
     AUTO_FOCUS = "#profiles"
 
     def __init__(self, profile: str | None = None) -> None:
-        super().__init__(profile)
+        super().__init__()
         self._shown: object = None
+        self.lists = HomeLists(self, self.show_choice, profile)
+        self._past = Relaunching(self, self._past_run)
+        self.add_parts(self._past)
 
     def compose(self) -> ComposeResult:
         yield TitleBar("rankdeck", socket.gethostname(), ascii=self.deck.ascii)
         with Container(id="body"):
-            with Container(id="lists"):
-                yield from self.compose_lists()
+            yield self.lists
             plan = TextPane(id="plan", ascii=self.deck.ascii, focus=False)
             plan.border_title = "Plan"
             yield plan
         yield KeyBar()
 
-    @property
-    def past_run(self) -> PastRun | None:
-        run = self.chosen_run()
+    def _past_run(self) -> PastRun | None:
+        run = self.lists.chosen_run()
         return None if run is None else PastRun(run.run, run.name)
 
     @property
     def parting(self) -> str | None:
-        return parting_words(self.known_runs)
+        return parting_words(self.lists.known_runs)
+
+    def on_screen_resume(self) -> None:
+        """Shows what has changed meanwhile."""
+        if self.lists.entries is not None:
+            self.lists.read_again()
 
     # --- what is chosen -----------------------------------------------------------------------------------------------
 
@@ -92,11 +108,11 @@ class HomeScreen(ListsScreen):
 
     def show_choice(self) -> None:
         """Shows what the cursor is on, unless the pane shows it already."""
-        choice = self.chosen_run() or self.chosen_entry()
+        choice = self.lists.chosen_run() or self.lists.chosen_entry()
         self.refresh_bindings()
-        if (choice, self.entries == []) == self._shown:
+        if (choice, self.lists.entries == []) == self._shown:
             return
-        self._shown = choice, self.entries == []
+        self._shown = choice, self.lists.entries == []
         self.workers.cancel_group(self, "preview")
         pane = self.query_one("#plan", TextPane)
         ascii = self.deck.ascii
@@ -113,7 +129,7 @@ class HomeScreen(ListsScreen):
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
-            case None if self.entries == []:
+            case None if self.lists.entries == []:
                 pane.show_text(partial(first_steps, key=first_key("home.new", self.deck.keymap)), title="First steps")
             case None:
                 pane.show_text(lambda width: Content(""), title="Plan")
@@ -144,34 +160,34 @@ class HomeScreen(ListsScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offers only keys that do something now."""
         match action:
-            case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self.chosen_run():
+            case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self.lists.chosen_run():
                 return True
             case "edit_profile":
-                return self.is_mounted and self.chosen_entry() is not None
+                return self.is_mounted and self.lists.chosen_entry() is not None
             case "launch" | "check_profile" | "duplicate_profile":
-                entry = self.chosen_entry() if self.is_mounted else None
+                entry = self.lists.chosen_entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
             case "change_run":
-                return self.is_mounted and self.chosen_run() is not None
+                return self.is_mounted and self.lists.chosen_run() is not None
             case "attach":
-                return self.is_mounted and self.run_under_cursor() is not None
+                return self.is_mounted and self.lists.run_under_cursor() is not None
             case "clear_filter":
                 return bool(self.query(FilterLine))
         return True
 
     def action_launch(self) -> None:
-        if (entry := self.chosen_entry()) is not None:
+        if (entry := self.lists.chosen_entry()) is not None:
             self.deck.launch_entry(entry)
 
     def action_check_profile(self) -> None:
         """Checks the nodes of the profile under the cursor, or of what the run under the cursor was launched with."""
-        if self.chosen_run() is not None:
-            self.with_launched(self.deck.open_check)
-        elif (entry := self.chosen_entry()) is not None:
+        if self.lists.chosen_run() is not None:
+            self._past.with_launched(self.deck.open_check)
+        elif (entry := self.lists.chosen_entry()) is not None:
             self.deck.open_check(entry)
 
     def action_attach(self) -> None:
-        if (run := self.run_under_cursor()) is not None:
+        if (run := self.lists.run_under_cursor()) is not None:
             self.deck.open_run(run.run)
 
     def action_new_profile(self) -> None:
@@ -197,16 +213,16 @@ class HomeScreen(ListsScreen):
     def action_edit_profile(self) -> None:
         """Opens the profile under the cursor as a form, or the profile of the run under the cursor. One that is not valid is
         opened in the user's editor."""
-        if (run := self.chosen_run()) is None:
-            entry = self.chosen_entry()
+        if (run := self.lists.chosen_run()) is None:
+            entry = self.lists.chosen_entry()
             if entry is not None and entry.profile is None:
                 said = open_in_editor(self.app, Frame(str(entry.path), entry.line or 1))
                 self.say(said.text, error=said.is_error)
-                self.read_profiles()
+                self.lists.read_profiles()
             else:
                 self.deck.open_form(entry)
             return
-        entry = next((entry for entry in self.entries or () if entry.name == run.name), None)
+        entry = next((entry for entry in self.lists.entries or () if entry.name == run.name), None)
         if entry is not None and entry.profile is not None:
             self.deck.open_form(entry)
         else:
@@ -217,16 +233,44 @@ class HomeScreen(ListsScreen):
 
     def action_duplicate_profile(self) -> None:
         """Opens a copy of the profile under the cursor as a form, or of what the run under the cursor was launched with."""
-        if self.chosen_run() is not None:
-            self.with_launched(partial(self.deck.open_form, duplicate=True))
+        if self.lists.chosen_run() is not None:
+            self._past.with_launched(partial(self.deck.open_form, duplicate=True))
         else:
-            self.deck.open_form(self.chosen_entry(), duplicate=True)
+            self.deck.open_form(self.lists.chosen_entry(), duplicate=True)
 
     def action_history(self) -> None:
         self.deck.open_history()
 
     def action_list(self, name: Literal["profiles", "runs"]) -> None:
-        self.set_focus(self.profile_list if name == "profiles" else self.run_list)  # now: another key may wait already
+        self.set_focus(
+            self.lists.profile_list if name == "profiles" else self.lists.run_list
+        )  # now: another key may wait already
 
     def action_scroll_plan(self, lines: int) -> None:
         self.query_one("#plan", TextPane).scroll_relative(y=lines, animate=False)
+
+    # --- the filter ---------------------------------------------------------------------------------------------------
+
+    async def action_filter(self) -> None:
+        """Opens the filter; the next key goes into it. Its line is created here, because the first paint is quicker without it."""
+        search = next(iter(self.query(FilterLine)), None)
+        if search is None:
+            search = FilterLine()
+            await self.mount(search, before=self.query_one(KeyBar))
+        self.set_focus(search)
+        self.refresh_bindings()
+
+    async def action_clear_filter(self) -> None:
+        await self.query(FilterLine).remove()
+        self.lists.filter("")
+        self.set_focus(self.lists.profile_list)
+
+    @on(Input.Changed)
+    def _filter_changed(self, event: Input.Changed) -> None:
+        self.lists.filter(event.value)
+
+    @on(Input.Submitted)
+    async def _filter_done(self, event: Input.Submitted) -> None:
+        self.lists.focus_found()
+        if not event.value:
+            await self.action_clear_filter()

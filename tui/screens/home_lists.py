@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
-from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Container
 from textual.content import Content
-from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
-from tui.screens.relaunch import RelaunchScreen
+from tui.screens.base import DeckScreen
 from tui.text.home import profile_lines, run_lines
 from tui.widgets.headers import TitleBar
-from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 
 RUNS_SECONDS = 2.0
@@ -44,23 +43,18 @@ class RunList(LineList):
     OPEN = "screen.attach"
 
 
-class FilterLine(Input):
-    """Where the filter is typed."""
-
-    def __init__(self) -> None:
-        super().__init__(compact=True, placeholder="filter by name, backend or state")
-        self.cursor_blink = False
-
-
-class ListsScreen(RelaunchScreen):
-    """A screen with the profiles and the runs.
+class HomeLists(Container):
+    """The profiles and the runs.
 
     Args:
+        screen: where they are.
+        changed: called when another profile or run may be under the cursor.
         profile: name of the profile that the cursor begins on.
     """
 
-    def __init__(self, profile: str | None = None) -> None:
-        super().__init__()
+    def __init__(self, screen: DeckScreen, changed: Callable[[], None], profile: str | None) -> None:
+        super().__init__(id="lists")
+        self._home, self._changed = screen, changed
         self._wanted = profile
         self.entries: list[ProfileEntry] | None = None
         """All profiles, as they were read last; None: not yet read."""
@@ -69,19 +63,17 @@ class ListsScreen(RelaunchScreen):
         self._reading_runs = False
         self._reading_profiles = 0
         self._filter = ""
+        self.profile_list = ProfileList(id="profiles", empty="reading")
+        self.run_list = RunList(id="runs", empty=self._first_run)
+        self.profile_list.border_title, self.run_list.border_title = "Profiles", "Runs"
 
     @property
     def _first_run(self) -> str:
-        return f"No runs yet. Launch one with {first_key('profiles.launch', self.deck.keymap)}."
+        return f"No runs yet. Launch one with {first_key('profiles.launch', self._home.deck.keymap)}."
 
-    def compose_lists(self) -> ComposeResult:
-        """The two lists, empty until they have been read."""
-        profiles = ProfileList(id="profiles", empty="reading")
-        profiles.border_title = "Profiles"
-        yield profiles
-        runs = RunList(id="runs", empty=self._first_run)
-        runs.border_title = "Runs"
-        yield runs
+    def compose(self) -> ComposeResult:
+        yield self.profile_list
+        yield self.run_list
 
     def on_mount(self) -> None:
         """Reads once the screen has been painted."""
@@ -89,12 +81,8 @@ class ListsScreen(RelaunchScreen):
 
     def _begin(self) -> None:
         self.read_profiles()
-        self._read_runs()
+        self._home.begin(self._read_runs(), "runs")
         self.set_interval(RUNS_SECONDS, self._read_if_seen)
-
-    def show_choice(self) -> None:
-        """Called when another profile or run may be under the cursor."""
-        raise NotImplementedError
 
     @property
     def known_runs(self) -> list[RunSummary]:
@@ -110,21 +98,22 @@ class ListsScreen(RelaunchScreen):
         """Puts the cursor on a profile when the profiles are read again."""
         self._wanted = name
 
-    def on_screen_resume(self) -> None:
+    def read_again(self) -> None:
         """Shows what has changed meanwhile."""
-        if self.entries is not None:
-            self.read_profiles()
-            self._read_runs()
+        self.read_profiles()
+        self._home.begin(self._read_runs(), "runs")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    @work(exclusive=True, group="profiles", exit_on_error=False)
-    async def read_profiles(self) -> None:
+    def read_profiles(self) -> None:
         """Reads the profiles, and puts the cursor on the wanted one."""
+        self._home.begin(self._read_profiles(), "profiles", exclusive=True)
+
+    async def _read_profiles(self) -> None:
         is_first = self.entries is None
         self._reading_profiles += 1
         try:
-            self.entries = await off_loop(self.engine.profiles)
+            self.entries = await off_loop(self._home.engine.profiles)
         finally:
             self._reading_profiles -= 1
         self._show_lists()
@@ -135,40 +124,29 @@ class ListsScreen(RelaunchScreen):
             self._wanted = None
             self.profile_list.choose(found)
 
-    @work(group="runs", exit_on_error=False)
     async def _read_runs(self) -> None:
         # A file server that is slower than the timer must not be asked again before it has answered.
         if self._reading_runs:
             return
         self._reading_runs = True
         try:
-            self.runs = await off_loop(self.engine.runs)
+            self.runs = await off_loop(self._home.engine.runs)
         finally:
             self._reading_runs = False
         self._show_lists()
 
     def _read_if_seen(self) -> None:
-        if self.is_current:
-            self._read_runs()
+        if self._home.is_current:
+            self._home.begin(self._read_runs(), "runs")
             # As with the runs, a slow file server is not asked again before it has answered.
             if not self._reading_profiles:
                 self.read_profiles()
 
     # --- the lists ----------------------------------------------------------------------------------------------------
 
-    @property
-    def profile_list(self) -> ProfileList:
-        """The list of profiles."""
-        return self.query_one(ProfileList)
-
-    @property
-    def run_list(self) -> RunList:
-        """The list of runs."""
-        return self.query_one(RunList)
-
     def _show_lists(self) -> None:
         words = self._filter.lower().split()
-        ascii, now = self.deck.ascii, time.time()
+        ascii, now = self._home.deck.ascii, time.time()
         if self.entries is not None:
             entries = self.entries
             lines = profile_lines(entries, ascii=ascii)
@@ -176,7 +154,7 @@ class ListsScreen(RelaunchScreen):
             self.profile_list.say_when_empty(
                 "Nothing matches."
                 if words and entries
-                else f"No profiles. {first_key('home.new', self.deck.keymap)} makes one."
+                else f"No profiles. {first_key('home.new', self._home.deck.keymap)} makes one."
             )
             self.profile_list.set_entries(kept)
         if self.runs is not None:
@@ -190,12 +168,12 @@ class ListsScreen(RelaunchScreen):
             self.run_list.say_when_empty("Nothing matches." if words and runs else self._first_run)
             self.run_list.set_entries(kept)
         self._show_counts()
-        self.show_choice()
+        self._changed()
 
     def _show_counts(self) -> None:
         alive = sum(run.state not in ENDED_WORDS for run in self.runs or ())
         host = socket.gethostname()
-        self.query_one(TitleBar).show("rankdeck", f"{host} · {alive} active" if alive else host)
+        self._home.query_one(TitleBar).show("rankdeck", f"{host} · {alive} active" if alive else host)
 
     def chosen_entry(self) -> ProfileEntry | None:
         """The profile under the cursor of the list of profiles; None: the list is empty."""
@@ -213,32 +191,15 @@ class ListsScreen(RelaunchScreen):
 
     # --- the filter ---------------------------------------------------------------------------------------------------
 
-    async def action_filter(self) -> None:
-        """Opens the filter; the next key goes into it. Its line is created here, because the first paint is quicker without it."""
-        search = next(iter(self.query(FilterLine)), None)
-        if search is None:
-            search = FilterLine()
-            await self.mount(search, before=self.query_one(KeyBar))
-        self.set_focus(search)
-        self.refresh_bindings()
-
-    async def action_clear_filter(self) -> None:
-        await self.query(FilterLine).remove()
-        self._filter = ""
-        self._show_lists()
-        self.set_focus(self.profile_list)
-
-    @on(Input.Changed)
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self._filter = event.value
+    def filter(self, words: str) -> None:
+        """Shows only profiles and runs that contain all words."""
+        self._filter = words
         self._show_lists()
 
-    @on(Input.Submitted)
-    async def _filter_done(self, event: Input.Submitted) -> None:
+    def focus_found(self) -> None:
+        """Goes to the profiles, or to the runs if only they have an entry."""
         found = self.profile_list.chosen is not None or self.run_list.chosen is None
-        self.set_focus(self.profile_list if found else self.run_list)
-        if not event.value:
-            await self.action_clear_filter()
+        self._home.set_focus(self.profile_list if found else self.run_list)
 
 
 def _has(line: Content, words: list[str], *more: str) -> bool:

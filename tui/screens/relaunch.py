@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from textual import work
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
@@ -26,17 +25,21 @@ class PastRun(NamedTuple):
     name: str
 
 
-class RelaunchScreen(DeckScreen):
-    """A screen on which a run can be chosen that was launched before."""
+class Relaunching:
+    """The keys that launch a run again.
 
-    @property
-    def past_run(self) -> PastRun | None:
-        """The run that the keys are about; None: there is none."""
-        raise NotImplementedError
+    Args:
+        screen: where they are pressed.
+        past_run: tells which run they are about; None: there is none.
+    """
+
+    def __init__(self, screen: DeckScreen, past_run: Callable[[], PastRun | None]) -> None:
+        self._screen = screen
+        self._past_run = past_run
 
     def action_change_run(self) -> None:
         """Opens what the run was launched with as a form, to launch it with a change."""
-        self.with_launched(self.deck.open_form)
+        self.with_launched(self._screen.deck.open_form)
 
     def action_change_arguments(self) -> None:
         """Asks for other arguments, and launches the run with them."""
@@ -46,22 +49,22 @@ class RelaunchScreen(DeckScreen):
         """Launches the run again, with the same profile, as a new run."""
         self.with_launched(self._launch)
 
-    @work(exclusive=True, group="launched", exit_on_error=False)
-    async def with_launched(self, act: Callable[[ProfileEntry], None]) -> None:
+    def with_launched(self, act: Callable[[ProfileEntry], None]) -> None:
         """Does something with the profile that the run was launched with; it has no file of its own."""
-        past = self.past_run
-        if past is None:
-            return
+        if (past := self._past_run()) is not None:
+            self._screen.begin(self._read(past, act), "launched", exclusive=True)
+
+    async def _read(self, past: PastRun, act: Callable[[ProfileEntry], None]) -> None:
         try:
-            profile = await off_loop(self.engine.launched_profile, past.run)
+            profile = await off_loop(self._screen.engine.launched_profile, past.run)
         except RankdeckError as error:
-            self.deck.show_error(f"The profile of {plain_line(past.run)} can't be read", error)
+            self._screen.deck.show_error(f"The profile of {plain_line(past.run)} can't be read", error)
         else:
             act(ProfileEntry(name=past.name, path=Path(), source="run", profile=profile, error=None))
 
     def _launch(self, entry: ProfileEntry) -> None:
         if entry.profile is not None:
-            self.deck.launch(entry.profile)
+            self._screen.deck.launch(entry.profile)
 
     def _ask_arguments(self, entry: ProfileEntry) -> None:
         from tui.data.form import fits_a_form
@@ -71,14 +74,16 @@ class RelaunchScreen(DeckScreen):
         if profile is None:
             return
         if not fits_a_form(profile):
-            self.say(f"the profile of {plain_line(entry.name)} contains characters that can't be shown", error=True)
+            self._screen.say(
+                f"the profile of {plain_line(entry.name)} contains characters that can't be shown", error=True
+            )
             return
         recipe = profile.recipe
         program = plain_line(recipe.name or recipe.module or (recipe.script or "").rpartition("/")[2])
         detail = "As in a shell. Enter launches a new run with these arguments; everything else stays as it was."
         question = f"Arguments of {program}"
         screen = AskScreen(question, shlex.join(recipe.args), detail, empty=True)
-        self.app.push_screen(screen, partial(self._arguments_given, profile))
+        self._screen.app.push_screen(screen, partial(self._arguments_given, profile))
 
     def _arguments_given(self, profile: Profile, text: str | None) -> None:
         if text is None:
@@ -86,7 +91,7 @@ class RelaunchScreen(DeckScreen):
         try:
             words = shlex.split(text)
         except ValueError as error:
-            self.say(f"these arguments can't be read: {str(error).lower()}", error=True)
+            self._screen.say(f"these arguments can't be read: {str(error).lower()}", error=True)
             return
         recipe = msgspec.structs.replace(profile.recipe, args=tuple(words))
-        self.deck.launch(msgspec.structs.replace(profile, recipe=recipe))
+        self._screen.deck.launch(msgspec.structs.replace(profile, recipe=recipe))

@@ -20,20 +20,27 @@ from textual.widgets import Static
 from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.core.metrics.bench import RECIPE
 from engine.core.views.view import RunView
+from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
+from tui.data.run_link import RunLink
 from tui.keys import bindings, first_key
-from tui.screens.run_panes import LOWER, PanesScreen
-from tui.screens.run_ranks import SearchLine
+from tui.screens.base import DeckScreen
+from tui.screens.relaunch import PastRun, Relaunching
+from tui.screens.run_acts import RunActs
+from tui.screens.run_logs import RunLogs
+from tui.screens.run_panes import LOWER, RunPanes
+from tui.screens.run_ranks import RunRanks
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
 from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.headers import RunHeader
 from tui.widgets.key_bar import KeyBar
+from tui.widgets.line_keys import CursorChosen, CursorMoved
+from tui.widgets.log_view import LogView
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
-from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 PAINT_HZ = 4
@@ -46,7 +53,7 @@ FEW = 16
 """Ranks of one node for which the table is enough."""
 
 
-class RunScreen(PanesScreen):
+class RunScreen(DeckScreen):
     """One run.
 
     Args:
@@ -58,7 +65,23 @@ class RunScreen(PanesScreen):
     AUTO_FOCUS = "#ranks"
 
     def __init__(self, run: str, *, leaves_app: bool = False) -> None:
-        super().__init__(run)
+        super().__init__()
+        self.run_id = run
+        self.model = RunModel()
+        self.link = RunLink(self.engine, run, self.model, self.link_changed)
+        self.ranks = RunRanks(self, self.model)
+        self.logs = RunLogs(self, self.link, self.model, lambda: self.ranks.rank)
+        self.panes = RunPanes(self, self.model, self.ranks, self.logs, self._paint_now)
+        again = Relaunching(self, self._past_run)
+        self.acts = RunActs(
+            self,
+            self.link,
+            self.model,
+            lambda: self.ranks.rank,
+            again=again.action_launch_again,
+            watch=lambda: self._watch(),
+        )
+        self.add_parts(self.logs, self.panes, self.acts, again)
         self._leaves_app = leaves_app
         self._painted: dict[str, object] = {}
 
@@ -73,30 +96,29 @@ class RunScreen(PanesScreen):
         yield NodeGrid(ascii=ascii, units=self.deck.units, id="nodes", classes="pane")
         with Container(id="lower"):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
-            yield RunLog(ascii=ascii, id="log", classes="pane")
+            yield LogView(ascii=ascii, id="log", classes="pane")
             yield TextPane(id="events", ascii=ascii)
             yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
-        yield SearchLine("filter", "show only ranks with these words: failed  gpu01  8-15  !running")
-        on, back = (first_key(f"run.{id}", self.deck.keymap) for id in ("next", "previous"))
-        yield SearchLine("search", f"search the log: a regular expression; {on} and {back} go from match to match")
-        yield SearchLine("log-filter", "show only lines that match, hide those after a !: loss & !eval")
+        yield self.ranks.line
+        yield self.panes.search
+        yield self.panes.filter
         yield KeyBar()
 
     def on_mount(self) -> None:
         for name in ("ranks", *LOWER, "why"):
-            self._widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
+            self.panes.widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
         self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
-        self._widget("banner").display = False
-        self.pane = self.deck.look.pane
+        self.query_one("#banner").display = False
+        self.panes.pane = self.deck.look.pane
         self.query_one(RunCharts).show_panels(self.deck.look.charts)
-        self._arrange()
+        self.panes.arrange()
         slow = self.deck.slow
         self.set_interval(1.0 if slow else 1 / PAINT_HZ, self._paint, name="paint")
         self.set_interval(1.0 if slow else 1 / LOG_HZ, self._poll_log, name="poll")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._poll_results, name="poll results")
-        self.watch_run()
+        self._watch()
 
     @on(RankTable.LookChanged)
     def _table_changed(self, message: RankTable.LookChanged) -> None:
@@ -113,7 +135,7 @@ class RunScreen(PanesScreen):
     # --- what the supervisor says -------------------------------------------------------------------------------------
 
     @work(exclusive=True, group="watch", exit_on_error=False)
-    async def watch_run(self) -> None:
+    async def _watch(self) -> None:
         try:
             await self.link.keep()
         except (UsageError, SupervisorElsewhereError) as error:
@@ -146,7 +168,7 @@ class RunScreen(PanesScreen):
         if not self.is_seen or model.run is None:
             return
         now = time.time()
-        self.update_question()
+        self.acts.update_question()
         self.query_one(RunHeader).show(model.header(now, self._title))
         self._paint_table(now)
         if self._changed("failure", (model.run.failure, model.run.restart, model.run.stall)):
@@ -154,10 +176,10 @@ class RunScreen(PanesScreen):
         if self._changed("world", model.world_size):
             self.query_one(RankTable).styles.height = model.world_size + 3
         if self._changed("attempt", model.run.attempt):
-            self.show_log()
-        if self._changed("measures", self._measures) and self._measures and self.pane == "log":
-            self.pane = "bench"  # the log says no more than its table
-            self._arrange()
+            self.logs.show()
+        if self._changed("measures", self._measures) and self._measures and self.panes.pane == "log":
+            self.panes.pane = "bench"  # the log says no more than its table
+            self.panes.arrange()
             self._poll_results()
         if self._changed("valid", (model.run.restart_kind, model.run.state, model.run.activity)):
             self.refresh_bindings()
@@ -174,10 +196,10 @@ class RunScreen(PanesScreen):
 
     def _paint_table(self, now: float) -> None:
         # Ages move by themselves; once a second is enough for them.
-        if self.ranks.display and self._changed("table", (self.model.revision, int(now), self.by_node)):
-            self.paint_ranks(now)
+        if self.ranks.shown.display and self._changed("table", (self.model.revision, int(now), self.ranks.by_node)):
+            self.ranks.paint(now)
 
-    def paint_now(self) -> None:
+    def _paint_now(self) -> None:
         self._paint()
         self._paint_chart()
         self._poll_results()
@@ -187,9 +209,9 @@ class RunScreen(PanesScreen):
         if (
             self.is_seen
             and charts.display
-            and self._changed("chart", (self.model.points, self.model.snapshots, self.rank))
+            and self._changed("chart", (self.model.points, self.model.snapshots, self.ranks.rank))
         ):
-            charts.show_run(self.model, self.rank)
+            charts.show_run(self.model, self.ranks.rank)
 
     def _changed(self, what: str, value: object) -> bool:
         if self._painted.get(what, self) == value:
@@ -198,7 +220,7 @@ class RunScreen(PanesScreen):
         return True
 
     def _poll_log(self) -> None:
-        log = self.query_one(RunLog)
+        log = self.logs.view
         if self.is_seen and log.display:
             log.poll()
 
@@ -228,11 +250,20 @@ class RunScreen(PanesScreen):
             self._go_to_cause(run, run.failure.rank)
         elif run.stall is not None and run.stall.late:
             self._go_to_cause(run, run.stall.late[0])
-        self._arrange()
+        self.panes.arrange()
 
     def _go_to_cause(self, run: RunView, rank: int | None) -> None:
-        if self._changed("cause", (run.attempt, run.generation, rank)) and rank is not None and self.zoom is None:
-            self.move_cursor(rank)
+        if self._changed("cause", (run.attempt, run.generation, rank)) and rank is not None and self.panes.zoom is None:
+            self.ranks.move_cursor(rank)
+
+    @on(CursorMoved)
+    def _rank_highlighted(self) -> None:
+        self.logs.show()
+        self.refresh_bindings()
+
+    @on(CursorChosen)
+    def _rank_selected(self) -> None:
+        self.panes.action_open_log()
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -241,7 +272,7 @@ class RunScreen(PanesScreen):
         run = self.model.run
         match action:
             case "restart" | "stop" | "kill" | "editor":
-                return self.offers(action)
+                return self.acts.offers(action)
             case "stacks":
                 return run is not None and self.link.client is not None and not self.model.ended
             case "by_node":
@@ -251,21 +282,31 @@ class RunScreen(PanesScreen):
             case "attempt":
                 return run is not None and run.attempt > 0
             case "next_curves":
-                return self.is_mounted and self._widget("bench").display
+                return self.is_mounted and self.query_one(BenchPane).display
             case "pane" if parameters == ("why",):
-                return run is not None and (run.failure is not None or run.stall is not None)
+                return self.panes.has_explanation
             case "next_match" | "previous_match":
-                return self.is_mounted and self.query_one(RunLog).pattern is not None
+                return self.is_mounted and self.logs.view.finder.pattern is not None
             case "back":
-                return self.is_mounted and (
-                    self._widget("search").display
-                    or self._widget("log-filter").display
-                    or self.query_one(RunLog).pattern is not None
-                    or self._widget("filter").display
-                    or self.zoom is not None
-                    or not self._widget("ranks").has_focus
-                )
+                return self.is_mounted and self.panes.can_go_back
         return True
+
+    def _past_run(self) -> PastRun | None:
+        run = self.model.run
+        return None if run is None else PastRun(self.run_id, run.name)
+
+    @work(exclusive=True, group="compare", exit_on_error=False)
+    async def action_compare(self) -> None:
+        """Compares the run with the run of its profile before it."""
+        past = self._past_run()
+        if past is None:
+            return
+        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name]
+        later = sorted(same, key=lambda run: run != past.run)
+        if len(later) < 2:
+            self.say("there is no other run of this profile to compare with")
+        else:
+            self.deck.open_compare((later[1], past.run))
 
     def action_stacks(self) -> None:
         if self.model.run is not None and self.link.client is not None:
@@ -277,7 +318,7 @@ class RunScreen(PanesScreen):
         run = self.model.run
         if run is None or self.model.ended:
             return None
-        activity = "is stopping" if self.is_stopping else "keeps running"
+        activity = "is stopping" if self.acts.is_stopping else "keeps running"
         return f"{plain_line(run.name)} {activity}: rankdeck attach {self.run_id}"
 
     def key_label(self, key: str, label: str) -> str:
@@ -285,7 +326,7 @@ class RunScreen(PanesScreen):
             return "close"
         if key == "run.restart" and self.model.run is not None and self.model.run.state == "succeeded":
             return "run again"
-        if key == "run.search" and self.is_mounted and self.query_one(RankTable).has_focus:
+        if key == "run.search" and self.is_mounted and self.ranks.table.has_focus:
             return "filter"
         return label
 

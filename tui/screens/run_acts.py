@@ -7,20 +7,17 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
-from textual import work
-
 from engine.client.protocols import RunClient
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
 from tui.data.editor import Frame, frame_to_edit
 from tui.data.model import RunModel
-from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
 from tui.keys import first_key
+from tui.screens.base import DeckScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.outside import open_in_editor
-from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
 
 
@@ -114,14 +111,30 @@ def _changed(asked: RunView, now: RunView, before: Act, act: Act) -> str:
     return "what it does has changed" if act.do != before.do else ""
 
 
-class ActingScreen(RelaunchScreen):
-    """A screen that is attached to a run and can change it."""
+class RunActs:
+    """The keys that change a run.
 
-    def __init__(self, run: str) -> None:
-        super().__init__()
-        self.run_id = run
-        self.model = RunModel()
-        self.link = RunLink(self.engine, run, self.model, self.link_changed)
+    Args:
+        screen: where they are pressed.
+        link: the connection to the run, which keeps the model.
+        model: the run.
+        rank: tells which rank is under the cursor; None where a filter shows none.
+        again: launches the run again, as a new run.
+        watch: begins to follow a run that had ended.
+    """
+
+    def __init__(
+        self,
+        screen: DeckScreen,
+        link: RunLink,
+        model: RunModel,
+        rank: Callable[[], int | None],
+        *,
+        again: Callable[[], None],
+        watch: Callable[[], object],
+    ) -> None:
+        self._screen, self._link, self._model, self._rank = screen, link, model, rank
+        self._again, self._watch = again, watch
         self._requesting = False
         """Whether a request is unanswered: no other is made meanwhile."""
         self._asking: _Asking | None = None
@@ -129,85 +142,56 @@ class ActingScreen(RelaunchScreen):
         self._stopped: int | None = None
         """The attempt that was stopped from here, before the supervisor reports that it is stopping."""
 
-    @property
-    def rank(self) -> int | None:
-        """The rank under the cursor; None where a filter shows none."""
-        raise NotImplementedError
-
-    def link_changed(self, problem: str) -> None:
-        """Called with what is wrong with the connection; empty: nothing."""
-        raise NotImplementedError
-
-    def watch_run(self) -> object:
-        """Begins to follow the run."""
-        raise NotImplementedError
-
     def offers(self, action: str) -> bool:
         """Whether `restart`, `stop`, `kill` or `editor` would do something now."""
-        run = self.model.run
+        run = self._model.run
         if action == "editor":
             return self._frame_to_edit() is not None
-        if run is None or self.link.client is None or self._requesting:
+        if run is None or self._link.client is None or self._requesting:
             return False
         if action == "restart":
             return run.restart_kind != "none" or run.state == "succeeded"
-        view = self.model.rank(self.rank)
+        view = self._model.rank(self._rank())
         can_kill = view is not None and view.pid is not None and view.exit is None
-        return not self.model.ended and (action != "kill" or can_kill)
+        return not self._model.ended and (action != "kill" or can_kill)
 
     def action_restart(self) -> None:
         """Asks, then restarts; a run that has succeeded is launched again as a new run."""
-        run = self.model.run
-        if run is None or self.link.client is None:
+        run = self._model.run
+        if run is None or self._link.client is None:
             return
         if run.state == "succeeded":
-            self.app.push_screen(again_question(run), self._again_answered)
+            self._screen.app.push_screen(again_question(run), self._again_answered)
         else:
-            self._ask(partial(restart_act, client=self.link.client))
+            self._ask(partial(restart_act, client=self._link.client))
 
     def _again_answered(self, yes: bool | None) -> None:
         if yes:
-            self.action_launch_again()
-
-    @property
-    def past_run(self) -> PastRun | None:
-        run = self.model.run
-        return None if run is None else PastRun(self.run_id, run.name)
-
-    @work(exclusive=True, group="compare", exit_on_error=False)
-    async def action_compare(self) -> None:
-        """Compares the run with the run of its profile before it."""
-        past = self.past_run
-        if past is None:
-            return
-        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name]
-        later = sorted(same, key=lambda run: run != past.run)
-        if len(later) < 2:
-            self.say("there is no other run of this profile to compare with")
-        else:
-            self.deck.open_compare((later[1], past.run))
+            self._again()
 
     def action_kill(self) -> None:
-        view = self.model.rank(self.rank)
-        if view is not None and self.link.client is not None:
-            act = kill_act(view, self.link.client)
+        view = self._model.rank(self._rank())
+        if view is not None and self._link.client is not None:
+            act = kill_act(view, self._link.client)
             self._ask(lambda _: act)
 
     def action_stop(self) -> None:
         """Asks, then stops the run; one that is stopping already is ended at once."""
-        if self.model.run is not None and self.link.client is not None:
-            client = self.link.client
+        if self._model.run is not None and self._link.client is not None:
+            client = self._link.client
             self._ask(lambda run: stop_act(run, client, again=self.is_stopping))
 
     def action_editor(self) -> None:
         """Opens the file in which the failure's traceback ends, or in which ranks hang, in the user's editor; the app waits for it."""
         if (frame := self._frame_to_edit()) is None:
             return
-        said = open_in_editor(self.app, frame, f"; {first_key('run.restart', self.deck.keymap)} restarts")
-        self.say(said.text, error=said.is_error)
+        said = open_in_editor(
+            self._screen.app, frame, f"; {first_key('run.restart', self._screen.deck.keymap)} restarts"
+        )
+        self._screen.say(said.text, error=said.is_error)
 
     def _frame_to_edit(self) -> Frame | None:
-        run = self.model.run
+        run = self._model.run
         if run is not None and run.failure is not None:
             return frame_to_edit(run.failure.traceback)
         place = run.stall.place if run is not None and run.stall is not None else None
@@ -215,26 +199,26 @@ class ActingScreen(RelaunchScreen):
 
     def _ask(self, make: Callable[[RunView], Act]) -> None:
         """Asks. `make`: the question and the request for the run as it is now."""
-        asked = self.model.run
+        asked = self._model.run
         assert asked is not None
         act = make(asked)
 
         def answered(yes: bool | None) -> None:
             self._asking = None
-            now = self.model.run
+            now = self._model.run
             if not yes or now is None:
                 return
             if change := _changed(asked, now, act, make(now)):
-                self.say(f"{change} in the meantime; nothing was changed", error=True)
+                self._screen.say(f"{change} in the meantime; nothing was changed", error=True)
             else:
-                self._request(make(now))
+                self._screen.begin(self._request(make(now)), "request")
 
         self._asking = _Asking(act.screen(), asked, act, make)
-        self.app.push_screen(self._asking.screen, answered)
+        self._screen.app.push_screen(self._asking.screen, answered)
 
     def update_question(self) -> None:
         """Lets a question that is open say what holds now: another rank may have failed since it was asked."""
-        asking, now = self._asking, self.model.run
+        asking, now = self._asking, self._model.run
         if asking is None or now is None:
             return
         act = asking.make(now)
@@ -245,28 +229,27 @@ class ActingScreen(RelaunchScreen):
         else:
             asking.screen.show(act.question, act.detail)
 
-    @work(group="request", exit_on_error=False)
     async def _request(self, act: Act) -> None:
         if self._requesting:
             return
         self._requesting = True
-        self.refresh_bindings()
-        over = self.model.ended
-        self._stopped = self.model.attempt if act.stops else None
+        self._screen.refresh_bindings()
+        over = self._model.ended
+        self._stopped = self._model.attempt if act.stops else None
         try:
-            self.say(plain_line(await act.request()))
+            self._screen.say(plain_line(await act.request()))
         except RankdeckError as error:
             self._stopped = None
-            self.deck.show_error(f"{act.question} This failed.", error)
+            self._screen.deck.show_error(f"{act.question} This failed.", error)
         else:
             if over:
-                self.watch_run()
+                self._watch()
         finally:
             self._requesting = False
-            self.refresh_bindings()
+            self._screen.refresh_bindings()
 
     @property
     def is_stopping(self) -> bool:
         """Whether the run is stopping, or will be because of a request from here."""
-        run = self.model.run
+        run = self._model.run
         return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)

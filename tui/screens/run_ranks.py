@@ -3,51 +3,84 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from textual import on
 from textual.widgets import Input
 
-from tui.screens.run_acts import ActingScreen
+from tui.data.model import RunModel
+from tui.screens.base import DeckScreen
 from tui.text.rank_columns import RankRow
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 
 
 class SearchLine(Input):
-    """Where a search or a filter is typed; esc closes it."""
+    """Where a search or a filter is typed; esc closes it.
 
-    def __init__(self, id: str, placeholder: str) -> None:
+    Args:
+        id: of the widget.
+        placeholder: says what is typed.
+        changed: called with every text that is typed.
+        done: called with the text that enter confirms.
+    """
+
+    def __init__(
+        self, id: str, placeholder: str, *, changed: Callable[[str], object], done: Callable[[str], object]
+    ) -> None:
         super().__init__(compact=True, placeholder=placeholder, id=id, classes="search-line")
         self.cursor_blink = False
         self.display = False
+        self._told, self._done = changed, done
+
+    def on_input_changed(self) -> None:
+        self._told(self.value)
+
+    def on_input_submitted(self) -> None:
+        self._done(self.value)
+
+    def open(self) -> None:
+        """Shows the line; the next key goes into it."""
+        self.display = True
+        self.screen.set_focus(self)
+
+    def close(self) -> None:
+        """Hides the line and forgets what was typed."""
+        self.display = False
+        self.value = ""
 
 
-class RanksScreen(ActingScreen):
-    """A screen with the ranks of a run."""
+class RunRanks:
+    """The ranks of a run. `screen`: where they are. `model`: the run."""
 
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
+    def __init__(self, screen: DeckScreen, model: RunModel) -> None:
+        self._screen, self._model = screen, model
         self.by_node = False
         """Whether the ranks are shown by node, as cells, in place of the table."""
+        words = "show only ranks with these words: failed  gpu01  8-15  !running"
+        self.line = SearchLine("filter", words, changed=self._filter, done=self._done)
 
     @property
-    def ranks(self) -> RankTable | NodeGrid:
+    def table(self) -> RankTable:
+        return self._screen.query_one(RankTable)
+
+    @property
+    def shown(self) -> RankTable | NodeGrid:
         """The widget that shows the ranks."""
-        return self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)
+        return self._screen.query_one(NodeGrid) if self.by_node else self.table
 
     @property
     def rank(self) -> int | None:
         """The rank under the cursor; None where a filter shows none."""
-        return self.ranks.cursor_rank
+        return self.shown.cursor_rank
 
     def move_cursor(self, rank: int | None) -> None:
         """Puts the cursor on a rank, if it is shown."""
         if rank is not None:
-            self.ranks.move_cursor(rank)
+            self.shown.move_cursor(rank)
 
-    def paint_ranks(self, now: float) -> None:
+    def paint(self, now: float) -> None:
         """Shows what is known of the ranks. `now`: seconds since the epoch."""
-        model, ranks = self.model, self.ranks
+        model, ranks = self._model, self.shown
         if not ranks.display or model.run is None:
             return
         if isinstance(ranks, RankTable):
@@ -56,30 +89,18 @@ class RanksScreen(ActingScreen):
             views = {row.view.rank: row.view for row in model.rows()}
             ranks.show_nodes(model.run.nodes, views, model.away(now))
 
-    # --- the filter of the table -------------------------------------------------------------------------------------
-
-    def open_filter(self) -> None:
-        """Opens the line in which words are typed that the shown ranks have."""
-        line = self.query_one("#filter", SearchLine)
-        line.display = True
-        self.set_focus(line)
-
     def close_filter(self) -> None:
         """Shows all ranks again."""
-        line = self.query_one("#filter", SearchLine)
-        line.display = False
-        line.value = ""
-        self.query_one(RankTable).filter("")
-        self.set_focus(self.ranks)
+        self.line.close()
+        self.table.filter("")
+        self._screen.set_focus(self.shown)
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self.query_one(RankTable).filter(event.value)
-        self.paint_ranks(time.time())
+    def _filter(self, words: str) -> None:
+        self.table.filter(words)
+        self.paint(time.time())
 
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self, event: Input.Submitted) -> None:
-        if event.value.strip():
-            self.set_focus(self.ranks)
+    def _done(self, words: str) -> None:
+        if words.strip():
+            self._screen.set_focus(self.shown)
         else:
             self.close_filter()

@@ -34,6 +34,13 @@ def search_words(
     return f"{turn}{number} of {found.matches:,}{'' if found.whole else '+'}{of}"
 
 
+def empty_words(shown: LogFilter, *, whole: bool) -> str:
+    """What stands where there is no line. `whole`: all of the log was read."""
+    if not whole:
+        return "Reading." if shown.is_empty else "Looking for lines that the filter shows."
+    return "The log is empty." if shown.is_empty else "The filter shows no line."
+
+
 def filter_words(shown: LogFilter) -> str:
     """What a user must know of a filter; empty: nothing."""
     if shown.is_slow:

@@ -9,13 +9,14 @@ from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Size
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.checks.findings import CHECKS, Check, Grid, State
 from tui.keys import bindings
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CHECK_MARKS, CURSOR, signs
-from tui.widgets.cursor_view import CursorView
+from tui.widgets.line_keys import CursorMoved, LineKeys, line_width, show_line
 
 WORD = 6
 """Cells of a sign with its word."""
@@ -51,7 +52,7 @@ class Columns(NamedTuple):
         return self.checks[0] > WORD
 
 
-class CheckGrid(CursorView):
+class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """Nodes and checks, with a cursor on a cell."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("cells")]
@@ -62,20 +63,9 @@ class CheckGrid(CursorView):
         "check-grid--header", "check-grid--cursor", "check-grid--ok", "check-grid--warn", "check-grid--fail", "check-grid--skip",
     }  # fmt: skip
 
-    DEFAULT_CSS = """
-    CheckGrid {
-        & > .check-grid--header { color: $text-muted; text-style: bold; }
-        & > .check-grid--cursor { background: $foreground 12%; }
-        &:focus > .check-grid--cursor { background: $primary 35%; text-style: bold reverse; }
-        & > .check-grid--ok { color: $text-success; }
-        & > .check-grid--warn { color: $text-warning; text-style: bold; }
-        & > .check-grid--fail { color: $text-error; text-style: bold; }
-        & > .check-grid--skip { color: $text-muted; }
-    }
-    """
-
     def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(ascii=ascii, id=id, classes=classes)
+        super().__init__(id=id, classes=classes)
+        self._ascii = ascii
         self._grid = Grid(())
         self._row = self._column = 0
 
@@ -102,11 +92,11 @@ class CheckGrid(CursorView):
         if not self._grid.nodes:
             return
         row, column = max(0, min(row, len(self._grid.nodes) - 1)), max(0, min(column, len(CHECKS) - 1))
-        self._scroll_to_line(row)
+        show_line(self, row, self.HEADINGS)
         if (row, column) != (self._row, self._column):
             self._row, self._column = row, column
             self.refresh()
-            self.post_message(self.Moved())
+            self.post_message(CursorMoved())
 
     def _move(self, lines: int) -> None:
         self._go(self._row + lines, self._column)
@@ -128,7 +118,7 @@ class CheckGrid(CursorView):
     # --- drawing ---------------------------------------------------------------------------------------------------------
 
     def _columns(self) -> Columns:
-        return Columns.fitted(self._width, node=max((len(node) for node in self._grid.nodes), default=4))
+        return Columns.fitted(line_width(self), node=max((len(node) for node in self._grid.nodes), default=4))
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y - 1
@@ -138,8 +128,8 @@ class CheckGrid(CursorView):
         elif row < len(self._grid.nodes):
             segments = self._node(row, columns)
         else:
-            return Strip.blank(self._width, self.rich_style)
-        return Strip(segments).adjust_cell_length(self._width, self.rich_style)
+            return Strip.blank(line_width(self), self.rich_style)
+        return Strip(segments).adjust_cell_length(line_width(self), self.rich_style)
 
     def _heading(self, columns: Columns) -> list[Segment]:
         style = self.get_component_rich_style("check-grid--header", partial=True)
@@ -150,12 +140,12 @@ class CheckGrid(CursorView):
 
     def _node(self, row: int, columns: Columns) -> list[Segment]:
         node = self._grid.nodes[row]
-        cursor = signs(ascii=self.ascii).cursor if row == self._row else " "
-        segments = [Segment(cursor + cell_fit(plain_line(node), columns.node, ascii=self.ascii), self.rich_style)]
+        cursor = signs(ascii=self._ascii).cursor if row == self._row else " "
+        segments = [Segment(cursor + cell_fit(plain_line(node), columns.node, ascii=self._ascii), self.rich_style)]
         for column, (check, width) in enumerate(zip(CHECKS, columns.checks, strict=True)):
             finding = self._grid.at(node, check)
             state: State | None = finding.state if finding is not None else None
-            sign = CHECK_MARKS[state].sign(ascii=self.ascii)
+            sign = CHECK_MARKS[state].sign(ascii=self._ascii)
             text = f"{sign} {state}" if columns.has_words and state not in (None, "skip") else sign
             style = self.rich_style + self.get_component_rich_style(f"check-grid--{state or 'skip'}", partial=True)
             segments.append(Segment(" ", self.rich_style))

@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from tui.keys import bindings
-from tui.widgets.cursor_view import LineKeys
+from tui.widgets.line_keys import LineKeys
 
 
 class LineList(OptionList, LineKeys, inherit_bindings=False):

@@ -1,97 +1,294 @@
-"""The log of one rank or of all, for people: keys and copying on top of what `SearchedLog` shows."""
+"""A growing log on the screen, with its keys.
+
+Textual 8.2.8's `RichLog` and `Log` can't be used for this: they pull a reader down, drift once lines are dropped (textual#6311, #2991), and `Log(max_lines=…)`
+stops repainting when it is full.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.segment import Segment
+from textual import events
 from textual.binding import BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import var
+from textual.scroll_view import ScrollView
 from textual.selection import Selection
+from textual.strip import Strip
 
+from engine.core.log_levels import LEVELS
+from tui.data.log_file import LogFile
+from tui.data.log_filter import LogFilter
+from tui.data.log_finder import LogFinder
+from tui.data.log_pattern import PatternError
+from tui.data.merged_log import MergedLog, Place
 from tui.keys import bindings
 from tui.text.cells import plain_line
-from tui.widgets.cursor_view import LineKeys
-from tui.widgets.searched_log import SearchedLog
-
-COPY_LINES = 2_000
-"""Most lines that are copied at once: terminals take about 75 kB."""
+from tui.text.log import empty_words, filter_words, search_words
+from tui.widgets.line_keys import LineKeys, line_width
+from tui.widgets.log_follower import LogFollower
+from tui.widgets.log_rows import PARTS, styles_of
+from tui.widgets.text_pane import fitted_title
 
 SIDEWAYS = 8
 """Cells that one key press moves sideways."""
 
+LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
+"""Levels from which on lines are shown; a key sets them in turn."""
 
-class LogView(LineKeys, SearchedLog, inherit_bindings=False):
-    """A log with its keys. Search and follow have keys of the screen, which work from its other panes too."""
+
+class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
+    """Shows a log. Its border says what is shown, what is sought, and whether the end is followed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-view--{part}" for part in PARTS}
 
-    # --- moving ------------------------------------------------------------------------------------------------------
+    wrap: var[bool] = var(False)
+    """Whether long lines go on in the next row."""
 
-    def _move(self, rows: int) -> None:
-        position = self._moved(rows)
-        if rows < 0:
-            self._follow = False
+    class Changed(Message):
+        """What `badge`, the title, the filter or the search say is different now."""
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the newest state matters."""
+            return isinstance(message, LogView.Changed)
+
+    class Arrived(Message, bubble=False):
+        """Something was read, or found. Posted from other threads."""
+
+        def can_replace(self, message: Message) -> bool:
+            """One look is enough."""
+            return isinstance(message, LogView.Arrived)
+
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._ascii = ascii
+        self.shown = LogFollower(self._tell, self._moved, lambda: styles_of(self), ascii=ascii)
+        """What is read, followed and sought."""
+        self._title = ""
+        self._filter = LogFilter()
+        self._filter_error = ""
+        self._announced: tuple[object, ...] = ()
+        self._screenful: list[Strip] | None = None
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def show(self, log: MergedLog | LogFile | None, title: str = "", at: Place | None = None) -> None:
+        """Shows a log from its end, and follows it. A search and a filter go on in it.
+
+        Args:
+            log: one or more files; None for nothing.
+            title: words for it, for the border.
+            at: a place from which it is shown instead.
+        """
+        log = MergedLog([log]) if isinstance(log, LogFile) else log
+        if log is not None and log.filter is not self._filter and not (log.filter.is_empty and self._filter.is_empty):
+            log = log.copy(self._filter)
+        self._title = title
+        self.shown.show(log, at)
+        self._announce()
+
+    def poll(self) -> None:
+        """Has the files looked at for more. To be called by a timer while the view can be seen; returns at once."""
+        self.shown.poll()
+
+    @property
+    def finder(self) -> LogFinder:
+        """What is sought."""
+        return self.shown.finder
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether lines are left out."""
+        return not self._filter.is_empty
+
+    def filter(self, text: str | None = None, least: int | None = None) -> None:
+        """Shows only some lines: see `LogFilter` for both. None: as before. A reader stays where he is."""
+        self._filter_error, was = "", self._filter
+        try:
+            self._filter = LogFilter(was.text if text is None else text, was.least if least is None else least)
+        except PatternError as error:
+            self._filter_error = f"can't be filtered by: {error}"
+        else:
+            place = self.shown.place_in_view(self.shown.window.top)
+            self.show(self.shown.log, self._title, place and place._replace(offset=max(0, place.offset - 1)))
+        self._announce()
+
+    def search(self, text: str | None) -> None:
+        """Marks the matches of a regular expression, and goes to the nearest. None or empty ends the search."""
+        self.shown.search(text)
+        self._announce()
+
+    @property
+    def badge(self) -> str:
+        """The state in a word or two: `follow`, `+1,234 new`, `paused`."""
+        if self.shown.follows:
+            return "follow"
+        return f"+{self.shown.new_lines:,} new" if self.shown.new_lines else "paused"
+
+    def _tell(self) -> None:
+        self.post_message(self.Arrived())
+
+    def on_log_view_arrived(self) -> None:
+        self.shown.take()
+        self._announce()
+
+    def _announce(self) -> None:
+        shown = self._filter
+        state = (self._title, shown, shown.is_slow, shown.is_cut, self._filter_error, self.badge, self.finder.state)
+        if state != self._announced:
+            self._announced = state
+            self._say()
+            self.post_message(self.Changed())
+
+    def _say(self) -> None:
+        """Says in the border what is shown, what is sought, and whether the end is followed."""
+        title = ", ".join(filter(None, (self._title, plain_line(self._filter.words))))
+        self.border_title = fitted_title(self, title or "Log", ascii=self._ascii)
+        finder = self.finder
+        words = (
+            self._filter_error or filter_words(self._filter),
+            search_words(finder.pattern, finder.found, finder.wrapped, finder.error),
+            self.badge,
+        )
+        self.border_subtitle = Content(plain_line(", ".join(filter(None, words))))
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.shown.rows.has_colour = not self.app.no_color
+        self.shown.stay()
+
+    def on_unmount(self) -> None:
+        self.shown.close()
+
+    def _moved(self, anew: bool) -> None:
+        """Tells Textual where the view stands, without the layout of the whole screen that `virtual_size` would start."""
+        window = self.shown.window
+        extent = window.end()[0] + self.container_size.height
+        self.set_reactive(LogView.virtual_size, Size(self.shown.rows.width, extent))
+        self.set_reactive(LogView.scroll_target_y, float(window.top))
+        self.set_reactive(LogView.scroll_y, float(window.top))
+        if self.show_vertical_scrollbar:
+            # While following, only where it shows: painting the scrollbar costs as much as painting the text.
+            bar = self.vertical_scrollbar
+            grain = extent / max(1, self.size.height) if self.shown.follows else 0
+            if abs(bar.window_virtual_size - extent) > grain or abs(bar.position - window.top) > grain:
+                bar.window_virtual_size = extent
+                bar.position = window.top
+        if anew:
+            self._screenful = None
+            self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        # A view that grows is clamped to its end by Textual: that is no reader scrolling up.
+        if self.shown.follows and round(new_value) >= self.max_scroll_y:
+            self.shown.stay()
+        else:
+            self._travel(min((round(new_value), 0), self.shown.window.end()))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Stays at the end, or on the first visible line."""
+        rows = self.shown.rows
+        rows.width, self.shown.window.height = line_width(self), self.size.height
+        if rows.wraps:
+            rows.clear()
+        self.shown.stay()
+        self._say()  # a view that was not displayed so far had no room for words
+
+    def watch_wrap(self, wrap: bool) -> None:
+        self.shown.rows.wraps = wrap
+        self.shown.rows.clear()
+        self.shown.window.column = self.shown.window.skip = 0
+        self.shown.stay()
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.shown.rows.selection = selection
+        self.shown.rows.clear()
+        self._moved(True)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self.shown.rows.restyle()
+        self._screenful = None
+
+    def render_line(self, y: int) -> Strip:
+        if self._screenful is None:
+            self._screenful = self.shown.window.screenful()
+        if y < len(self._screenful):
+            return self._screenful[y]
+        rows, log = self.shown.rows, self.shown.log
+        if y == 0 and log is not None and not rows.count:
+            words = empty_words(self._filter, whole=log.caught_up and not log.has_older)
+            return Strip([Segment(words, rows.styles.empty)]).adjust_cell_length(rows.width, rows.styles.empty)
+        return Strip.blank(rows.width, rows.styles.base)
+
+    # --- keys --------------------------------------------------------------------------------------------------------
+
+    def _travel(self, position: tuple[int, int]) -> None:
+        self.shown.travel(position)
+        self._announce()
+
+    def _move(self, lines: int) -> None:
+        position = self.shown.window.moved(lines)
+        if lines < 0:
+            self.shown.follows = False
         self._travel(max((0, 0), position))
 
     def action_first(self) -> None:
         """To the beginning, of the files and not only of what is held."""
-        self._follow = False
-        if self._log is not None and (self._log.has_older or not self._log.lines):
-            self._wanted = "start"
-            self.poll()
-        else:
-            self._place(0, 0)
+        self.shown.to_first()
         self._announce()
 
     def action_last(self) -> None:
         """To the end, and along with it."""
-        self.follow = True
+        self.shown.follow(True)
         self.poll()
+        self._announce()
 
     def action_follow(self) -> None:
-        if self._follow:
-            self.follow = False
+        if self.shown.follows:
+            self.shown.follow(False)
+            self._announce()
         else:
             self.action_last()
+
+    def action_next_match(self) -> None:
+        """Goes to the next match, from the last one to the first."""
+        self.finder.ask("next")
+
+    def action_previous_match(self) -> None:
+        """Goes to the match before, from the first one to the last."""
+        self.finder.ask("previous")
+
+    def action_errors(self) -> None:
+        """Goes to the first line that tells of an error."""
+        self.shown.search_errors()
+        self._announce()
+
+    def action_levels(self) -> None:
+        """All lines, warnings and worse, errors only."""
+        self.filter(least=LEAST[(LEAST.index(self._filter.least) + 1) % len(LEAST)])
 
     def action_sideways(self, direction: int) -> None:
         """Moves the text sideways, where lines are not wrapped."""
         if not self.wrap:
-            self._column = max(0, self._column + direction * SIDEWAYS)
-            self._place(self._top, self._skip)
+            self.shown.window.column = max(0, self.shown.window.column + direction * SIDEWAYS)
+            self._moved(True)
 
     def action_toggle_wrap(self) -> None:
         self.wrap = not self.wrap
 
-    # --- copying -----------------------------------------------------------------------------------------------------
-
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The text of a selection made with the mouse."""
-        if self._log is None:
-            return None
-        first = self._log.first
-        begin = max(0, selection.start.y - first) if selection.start is not None else 0
-        end = min(self._count, selection.end.y - first + 1) if selection.end is not None else self._count
-        lines: list[str] = []
-        for index in range(begin, min(end, begin + COPY_LINES)):
-            prefix, text, _ = self._text(self._line(index))
-            span = selection.get_span(index + first)
-            if span is not None:
-                # A line from its beginning is copied without the column that tells stderr from stdout.
-                blank = len(prefix.text) - len(prefix.text.lstrip()) if not prefix.is_stderr else len(prefix.sign)
-                text = prefix.text + text
-                begin = max(span[0], blank)
-                lines.append(text[begin:] if span[1] == -1 else text[begin : max(begin, span[1])])
-        return "\n".join(lines), "\n"
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """Draws the selection."""
-        self._drawn.clear()
-        self._place(self._top, self._skip)
+        return None if self.shown.log is None else (self.shown.rows.selected(selection), "\n")
 
     def action_copy(self) -> None:
         """Copies the selection; without one, the lines in view."""
-        text = self.screen.get_selected_text()
-        if not text:
-            last = min(self._count, max(self._top + 1, self._moved(self.size.height)[0]))
-            text = "\n".join(plain_line(self._line(index).data) for index in range(self._top, last))
+        window = self.shown.window
+        text = self.screen.get_selected_text() or self.shown.rows.plain(window.top, max(window.top + 1, window.bottom))
         self.app.copy_to_clipboard(text)

@@ -16,6 +16,7 @@ from textual import events
 from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.settings import DEFAULT_UNITS, Units
@@ -26,7 +27,7 @@ from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import signs, to_ascii
 from tui.text.node_cells import GAP, MEASURES, Boxes, Cell, Measure, Part, cells_of
 from tui.text.run import away_words
-from tui.widgets.cursor_view import RankCells
+from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKeys, line_width, show_line
 
 
 class _Piece(NamedTuple):
@@ -37,21 +38,12 @@ class _Piece(NamedTuple):
     cursor: bool = False
 
 
-class NodeGrid(RankCells):
+class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """Nodes and their ranks, with a cursor on a rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("nodes")]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}
-
-    DEFAULT_CSS = """
-    NodeGrid {
-        & > .node-grid--cursor { background: $foreground 25%; text-style: bold; }
-        &:focus > .node-grid--cursor { background: $primary 60%; text-style: bold reverse; }
-        & > .node-grid--block { color: $text-accent; }
-        & > .node-grid--alarm { color: $text-warning; text-style: bold; }
-    }
-    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = RANK_CELLS | {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}
 
     def __init__(
         self,
@@ -61,7 +53,8 @@ class NodeGrid(RankCells):
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        super().__init__(ascii=ascii, id=id, classes=classes)
+        super().__init__(id=id, classes=classes)
+        self._ascii = ascii
         self._units = units
         self.measure: Measure = MEASURES[0]
         self._members: Sequence[NodeView] = ()
@@ -93,7 +86,7 @@ class NodeGrid(RankCells):
         rank = self.cursor_rank
         moved = [(node.name, node.ranks) for node in nodes] != [(node.name, node.ranks) for node in self._members]
         self._members, self._views, self._away = nodes, views, away
-        self._cells = cells_of(views, self.measure, ascii=self.ascii)
+        self._cells = cells_of(views, self.measure, ascii=self._ascii)
         if moved:
             self._cursor = (0, 0)
             self._fit()
@@ -111,14 +104,14 @@ class NodeGrid(RankCells):
         has_gpus = any(view.gpu is not None for view in self._views.values())
         measures = MEASURES if has_gpus else MEASURES[:-1]
         self.measure = measures[(MEASURES.index(self.measure) + 1) % len(measures)]
-        self._cells = cells_of(self._views, self.measure, ascii=self.ascii)
+        self._cells = cells_of(self._views, self.measure, ascii=self._ascii)
         self._draw()
 
     def _draw(self) -> None:
         """Repaints the lines that differ, and the texts of the border."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
-                self.refresh(Region(0, y, self._width, 1))
+                self.refresh(Region(0, y, line_width(self), 1))
         self._say()
 
     def _say(self) -> None:
@@ -129,7 +122,7 @@ class NodeGrid(RankCells):
             unit = f" {plain_line(view.unit)}/s" if view.unit else " per s"
             words = [
                 f"rank {rank} on {plain_line(view.node)}",
-                f"{signs(ascii=self.ascii).ranks[view.state]} {view.state}",
+                f"{signs(ascii=self._ascii).ranks[view.state]} {view.state}",
                 f"step {NOTHING if view.step is None else view.step}",
             ]
             if self.measure != "memory":
@@ -138,7 +131,7 @@ class NodeGrid(RankCells):
                 used, whole = memory(gpu.memory, self._units), memory(gpu.memory_total, self._units)
                 words += [f"gpu {percent(gpu.utilisation)}", f"mem {used} of {whole}"]
             subtitle = "  ".join(words)
-            subtitle = to_ascii(subtitle) if self.ascii else subtitle
+            subtitle = to_ascii(subtitle) if self._ascii else subtitle
         # A title is taken for markup unless it is Content (Textual 8.2.8).
         if str(self.border_title) != title:
             self.border_title = Content(title)
@@ -156,7 +149,7 @@ class NodeGrid(RankCells):
 
     def _fit(self) -> None:
         """Fits the boxes to the width."""
-        self._boxes = self._fitted(self._width)
+        self._boxes = self._fitted(line_width(self))
         self.virtual_size = Size(0, self._height(self._boxes))
         self._painted.clear()
         self.refresh(layout=True)
@@ -182,11 +175,11 @@ class NodeGrid(RankCells):
         self._scroll_to_cursor()
         if moved:
             self._draw()
-            self.post_message(self.Moved())
+            self.post_message(CursorMoved())
 
     def _scroll_to_cursor(self) -> None:
         node, index = self._cursor
-        self._scroll_to_line(node // self._boxes.across * self._boxes.lines + index // self._boxes.cells)
+        show_line(self, node // self._boxes.across * self._boxes.lines + index // self._boxes.cells, 0)
 
     def _move(self, lines: int) -> None:
         """Moves up or down on the screen: within a box of several lines, then to the box above or below."""
@@ -229,7 +222,7 @@ class NodeGrid(RankCells):
         index = line % boxes.lines * boxes.cells + max(0, min(x - (boxes.width - boxes.cells), boxes.cells - 1))
         place = (node, min(index, len(self._members[node].ranks) - 1))
         if place == self._cursor:
-            self.post_message(self.Selected())
+            self.post_message(CursorChosen())
         self._go(*place)
 
     # --- drawing -----------------------------------------------------------------------------------------------------
@@ -241,7 +234,7 @@ class NodeGrid(RankCells):
     def render_line(self, y: int) -> Strip:
         line = self._painted[y] = self._line(y)
         return Strip(Segment(text, self._style(part, cursor)) for text, part, cursor in line).adjust_cell_length(
-            self._width, self.rich_style
+            line_width(self), self.rich_style
         )
 
     def _line(self, y: int) -> tuple[_Piece, ...]:
@@ -260,13 +253,13 @@ class NodeGrid(RankCells):
         away = self._away.get(node.name)
         if line == 0:
             here = index == self._cursor[0]
-            yield _Piece(signs(ascii=self.ascii).cursor if here else " ")
-            yield _Piece(cell_fit(plain_line(node.name), boxes.name, ascii=self.ascii) + " ")
+            yield _Piece(signs(ascii=self._ascii).cursor if here else " ")
+            yield _Piece(cell_fit(plain_line(node.name), boxes.name, ascii=self._ascii) + " ")
             if away is not None:
                 room = boxes.width - boxes.name - 2
                 words = away_words(away)
                 words = f"? {words if len(words) + 2 <= room else age(away)}"
-                yield _Piece(cell_fit(words, room, ascii=self.ascii), "lost")
+                yield _Piece(cell_fit(words, room, ascii=self._ascii), "lost")
                 return
             yield self._state(node)
         else:
@@ -283,7 +276,7 @@ class NodeGrid(RankCells):
 
     def _state(self, node: NodeView) -> _Piece:
         """`● 8/8`: the ranks that run or have ended well, of all."""
-        drawn = signs(ascii=self.ascii)
+        drawn = signs(ascii=self._ascii)
         states = [view.state for rank in node.ranks if (view := self._views.get(rank)) is not None]
         well = sum(state in ("running", "exited") for state in states)
         alike = len(set(states)) == 1

@@ -18,6 +18,7 @@ from textual.cache import LRUCache
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
@@ -27,7 +28,7 @@ from tui.data.spark import WINDOWS, Scale, scale_of
 from tui.deck import Deck
 from tui.keys import bindings
 from tui.text.rank_columns import Columns, RankRow, Sparks, headings, row_parts, with_arrow
-from tui.widgets.cursor_view import RankCells
+from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKeys, line_width, show_line
 from tui.widgets.text_pane import fitted_title
 
 _WHOLE_ROW: Container[RankWord] = ("failed", "lost", "stopped")
@@ -47,28 +48,16 @@ class _Cells(NamedTuple):
     """(style or empty, text) of the row's parts, left to right."""
 
 
-class RankTable(RankCells):
+class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """The ranks of a run, with a cursor on one of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("table")]
 
     HEADINGS = 1
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
+    COMPONENT_CLASSES: ClassVar[set[str]] = RANK_CELLS | {
         "rank-table--header", "rank-table--sorted", "rank-table--cursor", "rank-table--muted", "rank-table--spark", "rank-table--trouble",
     }  # fmt: skip
-
-    DEFAULT_CSS = """
-    RankTable {
-        & > .rank-table--header { color: $text-muted; text-style: bold; }
-        & > .rank-table--sorted { color: $text; text-style: bold; }
-        & > .rank-table--cursor { background: $foreground 12%; }
-        &:focus > .rank-table--cursor { background: $primary 35%; text-style: bold; }
-        & > .rank-table--muted { color: $text-muted; }
-        & > .rank-table--trouble { color: $text-warning; text-style: bold; }
-        & > .rank-table--spark { color: $text-accent; }
-    }
-    """
 
     def __init__(
         self,
@@ -79,7 +68,8 @@ class RankTable(RankCells):
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        super().__init__(ascii=ascii, id=id, classes=classes)
+        super().__init__(id=id, classes=classes)
+        self._ascii = ascii
         self._units = units
         self.none_matches = "No rank matches."
         """Shown while the filter shows no rank."""
@@ -208,7 +198,7 @@ class RankTable(RankCells):
         else:
             self._refresh_changed()
         if self.cursor_rank != cursor_rank:
-            self.post_message(self.Moved())
+            self.post_message(CursorMoved())
         self._say()
 
     def _say(self) -> None:
@@ -219,7 +209,7 @@ class RankTable(RankCells):
         title = f"Ranks: {', '.join(words)}" if words else "Ranks"
         if str(self.border_title) != title:
             # A title is taken for markup unless it is Content (Textual 8.2.8).
-            self.border_title = fitted_title(self, title, ascii=self.ascii)
+            self.border_title = fitted_title(self, title, ascii=self._ascii)
         subtitle = f"curves: {WINDOWS[self._window][0]}{', own scales' if self._own_scale else ''}"
         subtitle = subtitle if self._columns.spark else ""
         if str(self.border_subtitle or "") != subtitle:
@@ -237,7 +227,7 @@ class RankTable(RankCells):
         """Sorts the ranks. The cursor stays on its rank, and in view."""
         self._order = order
         self._show(self._in_order())
-        self._scroll_to_line(self._cursor)
+        show_line(self, self._cursor, self.HEADINGS)
         self.refresh()
 
     def action_next_order(self) -> None:
@@ -286,7 +276,7 @@ class RankTable(RankCells):
         self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._every)
         self._has_usage = self._has_usage or any(row.view.process is not None for row in self._every)
         columns = Columns.fitted(
-            self._width,
+            line_width(self),
             world_size=len(self._every),
             node=node,
             gpus=self._has_gpus,
@@ -309,13 +299,9 @@ class RankTable(RankCells):
     def _refresh_changed(self) -> None:
         for y, index in self._visible():
             if self._painted.get(y) != self._cells(index):
-                self.refresh(Region(0, y, self._width, 1))
+                self.refresh(Region(0, y, line_width(self), 1))
 
     # --- the cursor --------------------------------------------------------------------------------------------------
-
-    @property
-    def _page(self) -> int:
-        return max(1, self.size.height - 2)
 
     def _move(self, lines: int) -> None:
         self._go(self._cursor + lines)
@@ -324,11 +310,11 @@ class RankTable(RankCells):
         if not self._rows:
             return
         index = max(0, min(index, len(self._rows) - 1))
-        self._scroll_to_line(index)
+        show_line(self, index, self.HEADINGS)
         if index != self._cursor:
             self._cursor = index
             self._refresh_changed()
-            self.post_message(self.Moved())
+            self.post_message(CursorMoved())
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the row; a click on the row that has it selects the rank, one on a heading sorts by it."""
@@ -340,7 +326,7 @@ class RankTable(RankCells):
         if index >= len(self._rows):
             return
         if index == self._cursor:
-            self.post_message(self.Selected())
+            self.post_message(CursorChosen())
         self._go(index)
 
     def _click_heading(self, x: int) -> None:
@@ -367,7 +353,7 @@ class RankTable(RankCells):
         self._styles.clear()
 
     def render_line(self, y: int) -> Strip:
-        width = self._width
+        width = line_width(self)
         if y == 0:
             return self._header()
         index = self.scroll_offset.y + y - 1
@@ -391,25 +377,25 @@ class RankTable(RankCells):
         if known is not None and known[0] == made_from:
             return known[1]
         parts = row_parts(
-            row, self._columns, self._now, cursor=cursor, ascii=self.ascii, sparks=self._sparks, units=self._units
+            row, self._columns, self._now, cursor=cursor, ascii=self._ascii, sparks=self._sparks, units=self._units
         )
         cells = _Cells(row.view.state, cursor, parts)
         self._known[index] = made_from, cells
         return cells
 
     def _headings(self) -> list[tuple[str, str]]:
-        return headings(self._columns, self._unit, ascii=self.ascii)
+        return headings(self._columns, self._unit, ascii=self._ascii)
 
     def _header(self) -> Strip:
         style, sorted_style = self._style("rank-table--header"), self._style("rank-table--sorted")
         segments = []
         for name, text in self._headings():
             if name == self._order.column and self._order != Order():
-                shown = with_arrow(text, rising=self._order.is_rising, ascii=self.ascii)
+                shown = with_arrow(text, rising=self._order.is_rising, ascii=self._ascii)
                 segments.append(Segment(shown, sorted_style))
             else:
                 segments.append(Segment(text, style))
-        return Strip(segments).adjust_cell_length(self._width, style)
+        return Strip(segments).adjust_cell_length(line_width(self), style)
 
     def _drawn(self, cells: _Cells) -> Strip:
         row = self._row_style(cells)

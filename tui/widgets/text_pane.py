@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from tui.keys import bindings
 from tui.text.cells import cut
-from tui.widgets.cursor_view import LineKeys
+from tui.widgets.line_keys import LineKeys
 
 BORDER = 6
 """Cells of the upper border that a title can't use."""
