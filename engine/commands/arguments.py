@@ -110,6 +110,9 @@ class Pattern(click.ParamType[re.Pattern[bytes]]):
 
 PROFILE = click.argument("profile", type=ProfileName())
 RUN = click.argument("run", type=RunName())
+SECRETS = click.option(
+    "--show-secrets", is_flag=True, help="Show what looks like a token or a password, instead of hiding it."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
 COLD = click.option("--cold", is_flag=True, help="Use no standby of an earlier launch, and leave none.")

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.client.comparison import read_side
 from engine.commands.output import narrate, print_json, print_line, print_table
+from engine.core.plan.secrets import hidden
 from engine.core.views.comparison import Part, Side, code_difference, compare
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
@@ -16,12 +17,13 @@ MAX_CELL = 50
 """Characters of a value in the table; JSON has all of them."""
 
 
-def compare_runs(runs: Sequence[RunPaths], *, code: bool, as_json: bool) -> None:
-    """Prints a column for each run. Values that look like secrets are hidden.
+def compare_runs(runs: Sequence[RunPaths], *, code: bool, show_secrets: bool, as_json: bool) -> None:
+    """Prints a column for each run.
 
     Args:
         runs: two or more.
         code: prints how uncommitted changes differ instead, between each run and the one before.
+        show_secrets: prints values that look like secrets, instead of hiding them.
         as_json: prints the same as JSON.
 
     Raises:
@@ -34,9 +36,9 @@ def compare_runs(runs: Sequence[RunPaths], *, code: bool, as_json: bool) -> None
     if code:
         for before, after in itertools.pairwise(sides):
             for line in code_difference(before, after):
-                print_line(line)
+                print_line(line if show_secrets else hidden(line))
         return
-    parts = compare(sides)
+    parts = compare(sides, show_secrets=show_secrets)
     if as_json:
         print_json([_data(side, at, parts) for at, side in enumerate(sides)])
         return

@@ -14,7 +14,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError, UsageError
-from engine.core.plan.settings import settings_of, shown_setting
+from engine.core.plan.secrets import shown_value
+from engine.core.plan.settings import settings_of
 from engine.planning.profiles import read_profile
 from engine.runs.paths import RunPaths
 
@@ -188,5 +189,5 @@ def _new_file(path: Path) -> IO[str]:
 
 def _settings(paths: RunPaths) -> dict[str, str]:
     with contextlib.suppress(RankdeckError):
-        return {key: shown_setting(key, value) for key, value in settings_of(read_profile(paths.profile)).items()}
+        return {key: shown_value(key, value) for key, value in settings_of(read_profile(paths.profile)).items()}
     return {}

@@ -40,7 +40,9 @@ def values_of(series: Iterable[SeriesDump]) -> list[Value]:
     return sorted(found, key=lambda value: (value.step if value.step is not None else -1, value.time))
 
 
-def export_run(paths: RunPaths, kind: str, output: str | None, metric: str, *, follow: bool = False) -> None:
+def export_run(
+    paths: RunPaths, kind: str, output: str | None, metric: str, *, follow: bool = False, show_secrets: bool = False
+) -> None:
     """Writes a run in another format, and says where.
 
     Args:
@@ -49,6 +51,7 @@ def export_run(paths: RunPaths, kind: str, output: str | None, metric: str, *, f
         output: a file or folder, or `-`; None: `FORMATS` says which. For wandb and mlflow the name of the project or experiment.
         metric: for a chart.
         follow: go on with what ranks report until the run ends; for curves only.
+        show_secrets: show what looks like a secret in a report.
 
     Raises:
         SupervisorError: the files of the run can't be read.
@@ -72,7 +75,7 @@ def export_run(paths: RunPaths, kind: str, output: str | None, metric: str, *, f
         return
     if follow:
         raise UsageError(f"--follow is for {', '.join(CURVES)}", hint="leave out --follow, or export again later")
-    data = _content(paths, stored_snapshot(paths), kind, metric)
+    data = _content(paths, stored_snapshot(paths), kind, metric, show_secrets=show_secrets)
     name = output or f"{paths.run}.{kind}"
     if name == "-":
         sys.stdout.buffer.write(data)
@@ -134,9 +137,9 @@ def _value_of(point: Point) -> Value:
     return Value(point.rank, point.key, point.at, point.step, point.value, point.value, point.value, 1)
 
 
-def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str) -> bytes:
+def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str, *, show_secrets: bool) -> bytes:
     if kind == "html":
-        return _report(paths, snapshot).encode(errors="replace")
+        return _report(paths, snapshot, show_secrets=show_secrets).encode(errors="replace")
     svg = chart_svg(snapshot.series, metric, snapshot.run.launched_at)
     if svg is None:
         known = ", ".join(sorted({dump.key for dump in snapshot.series})) or "none"
@@ -146,11 +149,11 @@ def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str) -> byt
     )
 
 
-def _report(paths: RunPaths, snapshot: Snapshot) -> str:
+def _report(paths: RunPaths, snapshot: Snapshot, *, show_secrets: bool) -> str:
     failure, recorded = snapshot.run.failure, read_origin(paths)
     last = ""
     if failure is not None and failure.rank is not None:
         tail = read_tail(paths.log(snapshot.run.attempt, failure.rank, "err")).decode(errors="replace")
         last = "\n".join(tail.rstrip("\n").split("\n")[-TAIL_LINES:])
     origin = recorded.origin if recorded is not None else None
-    return report_html(snapshot, read_plan(paths), origin, last, time.time())
+    return report_html(snapshot, read_plan(paths), origin, last, time.time(), show_secrets=show_secrets)

@@ -11,7 +11,7 @@ import click
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.commands import show
-from engine.commands.arguments import JSON, PROFILE, SET, ProfileName, RunName, read_given
+from engine.commands.arguments import JSON, PROFILE, SECRETS, SET, ProfileName, RunName, read_given
 from engine.commands.checklist import Checklist
 from engine.commands.output import warn
 from engine.core.errors import UsageError
@@ -49,11 +49,12 @@ def backends(ctx: click.Context, profile: str | None, *, overrides: tuple[str, .
 @click.command()
 @PROFILE
 @SET
+@SECRETS
 @JSON
-def plan(profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+def plan(profile: str, *, overrides: tuple[str, ...], show_secrets: bool, as_json: bool) -> None:
     """Show what a launch would run: each rank's node, command line and environment. Nothing is started."""
     planned = LocalEngine().preview(*read_given(profile, overrides))
-    show.show_plan(planned, as_json=as_json)
+    show.show_plan(planned, as_json=as_json, show_secrets=show_secrets)
     warn(planned)
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import final_values
-from engine.core.plan.plan import LaunchPlan, shown_environment
+from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.rank import rank_argv
-from engine.core.plan.settings import shown_words
+from engine.core.plan.secrets import hidden, without_secrets
 from engine.core.terminal_text import terminal_line
 from engine.core.views.origin import Origin
 from engine.core.views.view import Snapshot
@@ -35,7 +35,9 @@ svg { max-width: 100%; height: auto; } .failed { color: #a33; }
 """
 
 
-def report_html(snapshot: Snapshot, plan: LaunchPlan, origin: Origin | None, last_lines: str, now: float) -> str:
+def report_html(
+    snapshot: Snapshot, plan: LaunchPlan, origin: Origin | None, last_lines: str, now: float, *, show_secrets: bool
+) -> str:
     """The report.
 
     Args:
@@ -44,16 +46,18 @@ def report_html(snapshot: Snapshot, plan: LaunchPlan, origin: Origin | None, las
         origin: what it was started from; None: not recorded.
         last_lines: of the stderr of the rank that failed first; empty: none failed.
         now: seconds since the epoch.
+        show_secrets: show what looks like a secret, in the plan and in what the rank wrote.
     """
     run = snapshot.run
+    shown = str if show_secrets else hidden
     body = [
         f"<h1>{_text(run.run)}</h1>",
         f'<p class="{run.state}"><b>{run.state}</b> {_text(run.doing)}</p>',
         _table(_facts(snapshot, now)),
-        *_failure(snapshot, last_lines),
+        *_failure(snapshot, last_lines, shown),
         *_charts(snapshot),
         "<h2>Plan</h2>",
-        _table(_plan(plan)),
+        _table(_plan(plan if show_secrets else without_secrets(plan))),
         *_origin(origin),
         "<h2>Ranks</h2>",
         _table(_ranks(snapshot), head=("rank", "node", "state", "step", "loss", "note")),
@@ -93,21 +97,21 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
     ]
 
 
-def _failure(snapshot: Snapshot, last_lines: str) -> list[str]:
+def _failure(snapshot: Snapshot, last_lines: str, shown: Callable[[str], str]) -> list[str]:
     failure = snapshot.run.failure
     if failure is None:
         return []
     parts = [
         "<h2>Failure</h2>",
-        f'<p class="failed"><b>{_text(failure.headline)}</b></p>',
-        f"<p>{_text(failure.detail)}</p>",
+        f'<p class="failed"><b>{_text(shown(failure.headline))}</b></p>',
+        f"<p>{_text(shown(failure.detail))}</p>",
     ]
     if failure.traceback:
-        parts.append(_block(failure.traceback))
+        parts.append(_block(shown(failure.traceback)))
     parts.append(f"<p>{_text(failure.hint)}</p>")
     parts += [_block(failure.fix)] if failure.fix else []
     parts += [f"<p>{_text(line)}</p>" for line in failure.followed]
-    return [*parts, "<p>Last lines of its stderr:</p>", _block(last_lines)] if last_lines else parts
+    return [*parts, "<p>Last lines of its stderr:</p>", _block(shown(last_lines))] if last_lines else parts
 
 
 def _charts(snapshot: Snapshot) -> list[str]:
@@ -118,13 +122,12 @@ def _charts(snapshot: Snapshot) -> list[str]:
 
 
 def _plan(plan: LaunchPlan) -> list[tuple[str, str]]:
-    environment = {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}
     return [
         ("nodes", ", ".join(f"{node.name}: ranks {', '.join(map(str, node.ranks))}" for node in plan.nodes)),
         ("backend", f"{plan.backend.name} on {plan.backend.device} {plan.backend.found}"),
         ("workdir", plan.workdir),
-        ("command", shlex.join(shown_words(rank_argv(plan, "…")))),
-        *((name, value) for name, value in environment.items()),
+        ("command", shlex.join(rank_argv(plan, "…"))),
+        *((name, value) for name, value in {**plan.env_defaults, **plan.env}.items()),
     ]
 
 

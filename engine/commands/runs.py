@@ -11,7 +11,7 @@ import click
 from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun, user_name
 from engine.commands import show
-from engine.commands.arguments import JSON, RUN, Age, Moment, Pattern, RunName
+from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName
 from engine.commands.output import close_stdout, narrate
 from engine.core.errors import (
     OtherVersionError,
@@ -276,8 +276,9 @@ def takeover(run: str, *, yes: bool) -> None:
 @click.command()
 @click.argument("runs", nargs=-1, type=RunName(), required=True)
 @click.option("--code", is_flag=True, help="Show how the uncommitted changes of the code differ instead.")
+@SECRETS
 @JSON
-def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
+def compare(runs: tuple[str, ...], *, code: bool, show_secrets: bool, as_json: bool) -> None:
     """Show the results of RUNS side by side, and what differs: settings, plan, code, versions, environment.
 
     A single RUN is compared with the newest.
@@ -287,7 +288,7 @@ def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
     chosen = [find_run(run) for run in (runs if len(runs) > 1 else (*runs, "-"))]
     if len({paths.run for paths in chosen}) < len(chosen):
         raise UsageError("a run can't be compared with itself", hint="rankdeck ps --all lists the others")
-    compare_runs(chosen, code=code, as_json=as_json)
+    compare_runs(chosen, code=code, show_secrets=show_secrets, as_json=as_json)
 
 
 @click.command()
@@ -302,7 +303,8 @@ def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
 @click.option("--output", "-o", metavar="PATH", help="File or folder, or - for standard output; project or experiment.")
 @click.option("--metric", default="loss", show_default=True, metavar="NAME", help="For svg and png.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what ranks report until the run ends.")
-def export(run: str, *, kind: str, output: str | None, metric: str, follow: bool) -> None:
+@SECRETS
+def export(run: str, *, kind: str, output: str | None, metric: str, follow: bool, show_secrets: bool) -> None:
     """Write a run for other programs: its curves, a chart, or an HTML report in one file.
 
     csv and jsonl have up to 256 points of each metric and rank, with the lowest and highest value of each point; with --follow also
@@ -311,7 +313,7 @@ def export(run: str, *, kind: str, output: str | None, metric: str, follow: bool
     """
     from engine.commands.export import export_run
 
-    export_run(find_run(run), kind, output, metric, follow=follow)
+    export_run(find_run(run), kind, output, metric, follow=follow, show_secrets=show_secrets)
 
 
 @click.command()

@@ -20,17 +20,10 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.resources import RESOURCES
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, Submission
-from engine.core.plan.plan import (
-    LaunchPlan,
-    PlannedNode,
-    shown_environment,
-    shown_shell,
-    slow_import_words,
-    store_address,
-)
+from engine.core.plan.plan import LaunchPlan, PlannedNode, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
-from engine.core.plan.settings import shown_words
+from engine.core.plan.secrets import without_secrets
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
@@ -96,19 +89,12 @@ def show_backends(infos: list[BackendInfo], *, as_json: bool, ascii_only: bool) 
             click.echo(f"{'':<{width + 4}}{visible(line)}")
 
 
-def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
+def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
     """`rankdeck plan`."""
+    if not show_secrets:
+        plan = without_secrets(plan)
     if as_json:
-        shown = msgspec.structs.replace(
-            plan,
-            env=shown_environment(plan.env),
-            env_defaults=shown_environment(plan.env_defaults),
-            reach=msgspec.structs.replace(plan.reach, setup=shown_shell(plan.reach.setup)),
-            program=msgspec.structs.replace(plan.program, args=tuple(shown_words(plan.program.args))),
-            rank_wrap=tuple(shown_words(plan.rank_wrap)),
-            wrap=tuple(shown_words(plan.wrap)),
-        )
-        print_json(shown)
+        print_json(plan)
         return
     print_table(
         [
@@ -120,10 +106,10 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             *([("", visible(plan.backend_note))] if plan.backend_note else []),
             *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a free port chosen by the kernel"),
-            *([("setup", visible(shown_shell(plan.reach.setup)))] if plan.reach.setup else []),
+            *([("setup", visible(plan.reach.setup))] if plan.reach.setup else []),
             *(_submission_rows(plan.submission) if plan.submission else []),
             ("workdir", plan.workdir),
-            ("command", visible(shlex.join(shown_words(rank_argv(plan, "…"))))),
+            ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
             *([("preload", ", ".join(plan.preload))] if plan.warm and plan.preload else []),
@@ -134,7 +120,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     click.echo("")
     print_table([("NODE", "RANKS"), *((node.name, _ranks_words(node)) for node in plan.nodes)])
     click.echo("\nenvironment, in addition to what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, …)")
-    for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
+    for name, value in {**plan.env_defaults, **plan.env}.items():
         default = "" if name in plan.env else "   unless already set"
         click.echo(f"  {name}={visible(value)}{default}")
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from engine.core.plan.plan import HIDDEN
+from engine.core.plan.secrets import HIDDEN
 
 TRAIN = """
 import sys, rankdeck

@@ -76,7 +76,7 @@ def test_what_ranks_wrote_can_not_act_in_a_report(paths: RunPaths):
     ranks = tuple(msgspec.structs.replace(rank, note=HOSTILE, node=HOSTILE) for rank in snapshot.ranks)
     snapshot = msgspec.structs.replace(snapshot, run=run, ranks=ranks, events=(EventLine(seq=1, at=1.0, text=HOSTILE),))
     plan = msgspec.structs.replace(read_plan(paths), env={"API_TOKEN": "swordfish", HOSTILE: HOSTILE}, workdir=HOSTILE)
-    text = report_html(snapshot, plan, None, HOSTILE, 1.0)
+    text = report_html(snapshot, plan, None, HOSTILE, 1.0, show_secrets=False)
     assert "<script" not in text
     assert "swordfish" not in text
     assert not any((ord(one) < 32 and one != "\n") or 0x7F <= ord(one) < 0xA0 for one in text)

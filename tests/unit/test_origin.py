@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.plan.plan import HIDDEN
+from engine.core.plan.secrets import HIDDEN
 from engine.core.views.origin import kept_environment
 from engine.runs import git as module
 from engine.runs.git import read_code

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import ProfileEntry
-from engine.core.plan.plan import shown_shell
 from engine.core.plan.profile import Profile
+from engine.core.plan.secrets import shown_shell
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.numbers import age, duration, number

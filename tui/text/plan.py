@@ -12,10 +12,10 @@ from textual.content import Content
 from engine.core.catalogue import BackendInfo
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT
-from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, slow_import_words, store_address
+from engine.core.plan.plan import LaunchPlan, PlannedNode, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
-from engine.core.plan.settings import shown_words
+from engine.core.plan.secrets import without_secrets
 from engine.core.terminal_text import visible
 from engine.core.words import count
 from tui.text.cells import plain_line
@@ -47,6 +47,7 @@ _ASCII = _Drawing("+++", "+++", "|", "-")
 
 def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     """Everything that a launch would use. `ascii`: draws with ASCII characters."""
+    plan = without_secrets(plan)
     ranks, nodes = count(plan.world_size, "rank"), count(len(plan.nodes), "node")
     transports = ", ".join(sorted({node.transport for node in plan.nodes}))
     facts = f"{plan.backend.name} · {ranks} on {nodes} · {plan.backend.device} · {transports}"
@@ -60,7 +61,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
         words = [visible(shlex.quote(word)) for word in submit_argv(plan.submission)]
         lines += labelled("submit", words, width, style="$text-accent")
         lines += labelled(SCRIPT, [plain_line(line) for line in plan.submission.script.splitlines()], width)
-    argv = [visible(shlex.quote(word)) for word in shown_words(rank_argv(plan, FOLDER, plan.places[0]))]
+    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER, plan.places[0])]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)
@@ -78,11 +79,10 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     lines += labelled("on failure", failure, width)
     ladder = ", ".join(f"{name} {seconds:g} s" for name, seconds in plan.stop_ladder)
     lines += labelled("stopping", ladder, width)
-    own = shown_environment(plan.env)
-    if own:
-        lines += labelled("env", _pairs(own), width)
-    lines += labelled("unless set", _pairs(shown_environment(plan.env_defaults)), width)
-    lines += labelled("per rank", _pairs(_given(plan, own)), width, style=MUTED)
+    if plan.env:
+        lines += labelled("env", _pairs(plan.env), width)
+    lines += labelled("unless set", _pairs(plan.env_defaults), width)
+    lines += labelled("per rank", _pairs(_given(plan, plan.env)), width, style=MUTED)
     return shown(Content("\n").join(lines), ascii=ascii)
 
 

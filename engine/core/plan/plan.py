@@ -6,7 +6,6 @@ number of the attempt, paths of the run) are filled in by `rank_environment`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,25 +18,6 @@ from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import AUTO_PRELOAD, Bind, Profile, Transport
 from engine.core.words import import_words, preload_words
-
-SECRET_NAME = re.compile(
-    r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
-    r"(?:TOKEN|KEY|SECRET|(?<!BY)(?<!COM)PASS|PWD|AUTH(?!ORS?(?:_|$))|CREDENTIAL|COOKIE)",
-    re.IGNORECASE,
-)
-"""Names of environment variables whose values are never shown, put into argv, or written to a journal."""
-
-SECRET_VALUE = re.compile(
-    r"^(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9_+=]{32,}$"  # random letters and digits
-    r"|^[0-9a-f]{32,}$"
-    r"|\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|npm_|pypi-|AKIA|ASIA|AIza|eyJ[A-Za-z0-9_-]{8,}\.)[A-Za-z0-9_-]{8,}"
-    r"|://[^/\s:@]*:[^/\s@]+@"  # a URL with a password
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-"""Values that look like tokens, passwords or private keys, whatever the name of their variable."""
-
-HIDDEN = "•••"
-"""Shown instead of a secret."""
 
 
 class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,28 +317,3 @@ def _transport(wanted: Transport | None, node: str) -> Transport:
 def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
     """GPUs for a backend that computes on them, else cores, as torchrun's `auto` counts."""
     return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether the value of a variable must not be shown."""
-    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))
-
-
-def shown_environment(env: dict[str, str]) -> dict[str, str]:
-    """The same variables, with secrets hidden."""
-    return {name: HIDDEN if is_secret(name, value) else value for name, value in env.items()}
-
-
-_SHELL_WORD = re.compile(r"""(?:[^\s'";&|]|'[^']*'|"[^"]*")+""")
-
-
-def shown_shell(text: str) -> str:
-    """Shell lines such as `launch.setup` with the secrets in them hidden: assignments to secret names, and words that look like tokens."""
-
-    def shown(match: re.Match[str]) -> str:
-        name, equals, value = match[0].partition("=")
-        if equals and is_secret(name.lstrip("-"), value.strip("'\"")):
-            return f"{name}={HIDDEN}"
-        return HIDDEN if SECRET_VALUE.search(match[0].strip("'\"")) else match[0]
-
-    return _SHELL_WORD.sub(shown, text)

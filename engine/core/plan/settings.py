@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine.core.plan.plan import HIDDEN, LaunchPlan, is_secret, shown_shell
+from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.secrets import shown_value
 
 NOT_COMPARED = ("schema", "name", "description")
 """Keys of a profile that do not change what a run does."""
@@ -92,7 +93,7 @@ def arguments_of(words: list[str]) -> dict[str, str]:
 def changes(before: Settings, after: Settings) -> list[Change]:
     """What differs, in the order of `after`. Values that look like secrets are hidden, also where they differ."""
     return [
-        Change(key, *(shown_setting(key, side[key]) if key in side else "" for side in (before, after)))
+        Change(key, *(shown_value(key, side[key]) if key in side else "" for side in (before, after)))
         for key in differing_settings([after, before])
     ]
 
@@ -102,39 +103,6 @@ def differing_settings(several: Sequence[Settings]) -> list[str]:
     missing = object()
     keys = dict.fromkeys(key for one in several for key in one)
     return [key for key in keys if any(one.get(key, missing) != several[0].get(key, missing) for one in several)]
-
-
-def shown_setting(key: str, value: Any) -> str:
-    """A value as it may be shown: in one line, without what looks like a secret."""
-    if _must_hide(key.rpartition(".")[2].lstrip("-"), str(value)):
-        return HIDDEN
-    if key == "launch.setup":
-        return shown_shell(str(value)).replace("\n", " ")
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return " ".join(shown_words([*map(str, value)]))
-    return str(value).replace("\n", " ")
-
-
-def shown_words(words: Sequence[str]) -> list[str]:
-    """The words of a command line without what looks like a secret, as in `--token VALUE` and `--token=VALUE`."""
-    shown = []
-    for before, word in zip(["", *words], words, strict=False):
-        name, equals, value = word.partition("=")
-        option = before.lstrip("-") if before.startswith("-") and "=" not in before else ""
-        if _must_hide(option, word):
-            shown.append(HIDDEN)
-        elif equals and name.startswith("-") and _must_hide(name.lstrip("-"), value):
-            shown.append(f"{name}={HIDDEN}")
-        else:
-            shown.append(word)
-    return shown
-
-
-def _must_hide(name: str, value: str) -> bool:
-    """Whether a value looks like a secret. A number of tokens, as in `--max-tokens 512`, is none."""
-    return is_secret(name, value) and not ("tokens" in name.lower() and _is_number(value))
 
 
 def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

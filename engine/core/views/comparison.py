@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from engine.core.plan.plan import LaunchPlan, shown_environment
-from engine.core.plan.settings import Settings, differing_settings, shown_setting
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.secrets import shown_environment, shown_value
+from engine.core.plan.settings import Settings, differing_settings
 from engine.core.terminal_text import visible
 from engine.core.views.origin import Origin
 from engine.core.words import limited
@@ -52,19 +53,20 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
 
 
-def compare(sides: Sequence[Side]) -> tuple[Part, ...]:
+def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Part, ...]:
     """What front ends show of a comparison.
 
     Args:
         sides: two or more.
+        show_secrets: show what looks like a secret.
     """
+    shown = (lambda _, value: str(value)) if show_secrets else shown_value
     names = dict.fromkeys(name for side in sides for name in side.results)
     results = [Row(name=name, values=tuple(_result(name, side) for side in sides)) for name in names]
     tables = [side.settings or {} for side in sides]
     keys = [] if None in [side.settings for side in sides] else differing_settings(tables)
     settings = [
-        Row(name=key, values=tuple(shown_setting(key, one[key]) if key in one else NOTHING for one in tables))
-        for key in keys
+        Row(name=key, values=tuple(shown(key, one[key]) if key in one else NOTHING for one in tables)) for key in keys
     ]
     parts = [
         Part(title="results", rows=tuple(results)),

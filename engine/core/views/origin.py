@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from engine.core.plan.plan import shown_environment
+from engine.core.plan.secrets import shown_environment
 
 MAX_DIFF = 1 << 20
 """Bytes of a stored patch."""
