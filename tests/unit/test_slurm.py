@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import ProfileError, SilentSlurmError
-from engine.core.failures.causes import slurm as causes
+from engine.core.failures.known import causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.batch import submission_of, submit_argv
 from engine.core.plan.batch.job import end_words, queue_words
@@ -118,7 +118,7 @@ def test_why_there_is_no_step_is_told_from_what_srun_says(status: int, said: str
 
 
 def test_every_cause_is_shown() -> None:
-    for cause in causes.CAUSES:
+    for cause in (one for one in causes() if one.speaker == "slurm"):
         assert any(re.search(cause.pattern, said, re.MULTILINE) for _, said, _ in SAID), cause.id
 
 

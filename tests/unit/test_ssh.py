@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.failures.causes import CAUSES
-from engine.core.failures.causes.cause import Cause
+from engine.core.failures.known import Cause, causes
 from engine.core.failures.ssh import (
     EXIT_CUT_OFF,
     EXIT_REFUSED,
@@ -626,7 +625,7 @@ def test_what_is_said_is_told_in_words(name, status, said, fact, hint):
 
 @pytest.mark.parametrize(
     "cause",
-    [cause for cause in CAUSES if cause.speaker not in ("", "slurm", "pbs")],
+    [cause for cause in causes() if cause.speaker not in ("", "slurm", "pbs")],
     ids=lambda cause: f"{cause.id} {cause.pattern[:30]}",
 )
 def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:

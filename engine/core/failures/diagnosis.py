@@ -1,28 +1,32 @@
-"""Explains why one rank failed, from its exit status and the end of its stderr.
+"""Explains why one rank failed, from its exit status and the end of its output.
 
-When a rank fails, torch mostly prints errors about other ranks ("connection closed by peer"). So the first step is to find out whether
-another rank is to blame; then come the exception, the meaning of the signal, and the next step. Known causes are data in `causes`;
-`verdict` compares several ranks.
+What ended the process decides first: a signal is explained only by what can cause it. Then come the exception, the last words, and the next
+step. When a rank fails, torch mostly prints errors about other ranks ("connection closed by peer"), so `is_secondary` finds out whether another
+rank is to blame. `verdict` compares several ranks.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
 
-from engine.core.failures.known import find
+from engine.core.failures.evidence import Ending, ending
+from engine.core.failures.known import Confidence, Found, find
+from engine.core.failures.prefixes import untagged
+from engine.core.failures.styles import has_styles, unwrapped
 from engine.core.failures.tracebacks import (
     EXCEPTION,
     Traceback,
+    all_chains,
     crash_frames,
     exception_line,
     last_chain,
     shortened,
-    without_frames,
 )
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.state import status_words
@@ -30,7 +34,15 @@ from engine.core.terminal_text import SEQUENCE
 from engine.core.words import limited
 
 TAIL = 65_536
-"""Bytes at the end of stderr that are read."""
+"""Bytes at the end of the output that are read."""
+
+MAX_WORDS = 12_288
+"""Bytes at the end of the output that are read if it has no traceback."""
+
+MOST_TRACEBACKS, BEFORE = 8, 2048
+"""How many tracebacks are read, and how many bytes before the first of them."""
+
+_TRACEBACK = b"Traceback (most recent call last):"
 
 MAX_DETAIL = 300
 """Longest explanation of a failure, in characters."""
@@ -51,20 +63,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """A line to copy, a command or a setting of a profile; empty: none."""
     cause: str = ""
     """The id of the known cause, or one word: `exception`, `exit`, `lost`, `start`, `asked`."""
+    confidence: Confidence = "certain"
+    heals: bool = True
+    """Whether the same run may succeed if it starts again, without a change by somebody."""
     line: str = ""
     """The line that shows the known cause."""
+    last: tuple[str, ...] = ()
+    """The last lines, if nothing better is known."""
     waits: bool = False
     """Whether it timed out waiting for others."""
     ranks: frozenset[int] = frozenset()
     """Ranks that its message names as the cause."""
     blames: str = ""
     """What they did: a headline with `{who}`."""
+    rank: int | None = None
+    """The rank whose failure it only reports; None: its own."""
 
 
-_LAST_WORDS = 4096
-"""Characters at the end of stderr that are searched if there is no traceback."""
-
-_HINT = "read the end of its stderr and stdout"
 _SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "by the out-of-memory killer, or by somebody with `kill -9`",
@@ -80,7 +95,7 @@ _SIGNALS: dict[int, tuple[str, str]] = {
     ),
     signal.SIGABRT: (
         "native code aborted: an uncaught C++ exception, a failed assertion, or nccl's watchdog",
-        "read the end of its stderr, which has the reason",
+        "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line that called it",
     ),
     signal.SIGILL: (
         "illegal instruction: a library was built for a different processor",
@@ -94,12 +109,24 @@ _SIGNALS: dict[int, tuple[str, str]] = {
         "it was told to end, by `kill`, a scheduler or a time limit",
         "check the job's time limit; restart the run to continue",
     ),
-    signal.SIGINT: ("it was interrupted, as by Ctrl-C", "restart the run to continue"),
-    signal.SIGHUP: ("its terminal or session was closed", "restart the run to continue"),
+    signal.SIGINT: ("somebody or something sent Ctrl-C", "restart the run to continue"),
+    signal.SIGHUP: (
+        "its terminal or session was closed",
+        "start it detached, or in tmux, so that it outlives the terminal; restart the run to continue",
+    ),
+    signal.SIGPIPE: ("who read its output has ended", "don't pipe its output into a program that ends first"),
     signal.SIGXCPU: ("it reached its CPU time limit", "increase `ulimit -t` on this node"),
+    signal.SIGXFSZ: ("it wrote a file larger than allowed", "increase `ulimit -f` on this node"),
+    **dict.fromkeys(
+        (signal.SIGUSR1, signal.SIGUSR2),
+        (
+            "a scheduler or submitit sends this signal as a warning before the time limit, and the script handles it nowhere",
+            "install a handler that saves a checkpoint, or leave out --signal of sbatch",
+        ),
+    ),
 }
-"""Meaning of a signal and the next step, if stderr has no better explanation."""
-_PYTHON_LINE_UNKNOWN = (signal.SIGSEGV, signal.SIGFPE)
+"""Meaning of a signal and the next step, if the output has no better explanation."""
+_PYTHON_LINE_UNKNOWN = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)
 """Signals whose hint asks for the Python line, which faulthandler may have printed."""
 _CRASH_HEADER = "Stack of the thread that crashed (most recent call first):"
 _HINT_OF_CRASH = "update or rebuild the library that the first of these lines calls, or avoid the call"
@@ -108,74 +135,105 @@ _FIXES: dict[int, str] = {
     signal.SIGKILL: _DMESG,
     signal.SIGSEGV: 'env.PYTHONFAULTHANDLER = "1"',
     signal.SIGFPE: 'env.PYTHONFAULTHANDLER = "1"',
+    signal.SIGABRT: 'env.PYTHONFAULTHANDLER = "1"',
     signal.SIGBUS: "df -h /dev/shm",
     signal.SIGXCPU: 'launch.setup = "ulimit -t unlimited"',
 }
 """Lines to be copied."""
+_OWN_FAILURE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals that the loss of another rank does not cause."""
 
+_CORRECT = "correct it where the traceback ends, then restart the run"
+_ANOTHER_FIRST = "another rank ended first: look for one that was killed, was lost, or raised another exception"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
 _ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
 _MPI_ERR_UNKNOWN = 14
 """Open MPI's, in its mpi.h."""
-_EXIT_OF_SHELL = 128
+_SHELL = 128
 """A shell reports a child that a signal has ended as this plus the number of the signal."""
 
 
-def is_secondary(stderr_tail: bytes | str, mpi_status: int | None = None) -> bool:
-    """Whether the end of a rank's stderr blames another rank, so that its failure is a consequence.
+def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int | None = None) -> bool:
+    """Whether the end of a rank's output blames another rank, so that its failure is a consequence.
 
     Args:
-        stderr_tail: the end of its stderr.
+        output: the end of its output.
         mpi_status: its exit status if mpirun started it, else None. Without a word, Open MPI 5 ends a rank that has lost a peer on
             another node with MPI_ERR_UNKNOWN.
+        status: its exit status, if known.
 
     Of chained tracebacks the first decides: a rank that fails and then loses its connection during cleanup is still the cause.
     """
-    text = plain(stderr_tail)
+    text = plain(output)
     if mpi_status == _MPI_ERR_UNKNOWN and not text.strip():
         return True
-    chain = last_chain(text, fatal=True)
-    words = chain[0].message if chain and chain[0].message else text[-_LAST_WORDS:]
-    if find(words, "consequence") is None:
+    if status is not None and -status in _OWN_FAILURE:
         return False
-    return not any(
-        find(one.message) for one in chain
-    )  # the message has the cause, such as InfiniBand's error in nccl's
+    told = ending(text)
+    if not told.chain:
+        return find(told.words) is None and find(_last_words(text), "consequence", context=text) is not None
+    if find(told.chain[0].message, "consequence", context=_frames(told.chain)) is None:
+        return False
+    # the message may have the cause, such as InfiniBand's error in nccl's
+    return not any(find(one.message, context=text) for one in told.chain)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def explain(
-    rank: int | None, status: int | None, stderr_tail: bytes | str, reason: str = "", by: str = ""
+    rank: int | None, status: int | None, output: bytes | str, reason: str = "", by: str = "", context: str = ""
 ) -> Explanation:
     """Explains why a rank failed. Cached, because the view of a holding run is built ten times a second.
 
     Args:
         rank: its number; None: unknown.
         status: the exit code, or minus the number of a signal; None: unknown.
-        stderr_tail: the end of its stderr.
+        output: the end of its output.
         reason: from the node's agent: why it could not be started, or how it was lost.
         by: the user who sent the signal that ended it; empty: unknown.
+        context: what its launcher printed.
     """
-    text, who = plain(stderr_tail), "the process" if rank is None else f"rank {rank}"
-    chain = last_chain(text, fatal=True)
-    if status == -signal.SIGABRT and not (by or reason) and _aborted_as_it_ended(text, chain):
+    text, who = plain(output), "the process" if rank is None else f"rank {rank}"
+    if status is None or reason:
+        return _about_loss(who, status, text, reason)
+    if by and status < 0:
+        return _about_request(who, status, by)
+    told = ending(text, by_itself=status not in (0, 1) and status > 0)
+    if status == -signal.SIGABRT and _aborted_as_it_ended(text, told):
         status = 1
-    raised = _to_blame(chain) if status is not None and status > 0 else None
-    end = _about_end(who, status, reason, raised)
-    if by and status is not None and status < 0:
-        return _about_request(who, end.headline, by)
-    traceback = shortened(last_chain(text, fatal=False))
-    if status is not None and status < 0 and (frames := crash_frames(text)):
-        traceback = shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")])
-        if -status in _PYTHON_LINE_UNKNOWN:
-            end = replace(end, hint=_HINT_OF_CRASH, fix="")
-    end = replace(end, traceback=traceback, detail=_one_line(end.detail))
-    said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
-    return end if status is None else _about_known(end, text, said, status, is_start=bool(reason))
+    ended_by = -status if status < 0 else status - _SHELL
+    is_known = ended_by in _SIGNALS and (status < 0 or not told.certain)
+    if status < 0 or is_known:
+        said = _about_signal(who, ended_by, text, told, context)
+        if status > 0:
+            shell = f"a shell reports {status} for a program that was killed by {status_words(-ended_by)}"
+            said = replace(said, headline=f"{who} exited with {status}", detail=_one_line(f"{shell}: {said.detail}"))
+        return said
+    return _about_exit(rank, status, text, told, context)
 
 
-def _about_request(who: str, headline: str, by: str) -> Explanation:
+def _about_loss(who: str, status: int | None, text: str, reason: str) -> Explanation:
+    """The explanation of a rank that was lost, or could not be started."""
+    if status is None:
+        headline, hint, cause = f"{who} was lost", "check its node, then restart the run", "lost"
+    else:
+        headline, hint, cause = (
+            f"{who} could not be started",
+            "correct what the reason names, then restart the run",
+            "start",
+        )
+    end = Explanation(
+        headline=headline,
+        detail=_one_line(reason),
+        hint=hint,
+        cause=cause,
+        traceback=shortened(last_chain(text, fatal=False)),
+    )
+    known = find(reason) if status is not None else None
+    return _with(end, known, detail=reason) if known else end
+
+
+def _about_request(who: str, status: int, by: str) -> Explanation:
     """The explanation of a signal that rankdeck has sent: for a user, or because of `launch.on_nan`."""
     if by == ON_NAN:
         return Explanation(
@@ -186,7 +244,7 @@ def _about_request(who: str, headline: str, by: str) -> Explanation:
             cause="nan",
         )
     return Explanation(
-        headline=headline,
+        headline=f"{who} was killed by {status_words(status)}",
         detail=f"{by} sent it with rankdeck kill, or in the app",
         traceback="",
         hint="",  # what a restart does is said beside it
@@ -194,84 +252,165 @@ def _about_request(who: str, headline: str, by: str) -> Explanation:
     )
 
 
-def _about_known(end: Explanation, text: str, said: str, status: int, *, is_start: bool) -> Explanation:
-    """The explanation with what the output shows: a known cause, a consequence of another failure, or the last line.
-
-    Args:
-        end: the explanation by status and exception.
-        text: the end of the output.
-        said: the part of it that may show the cause, or the agent's reason.
-        status: the exit code, or minus the number of a signal.
-        is_start: `said` is why the rank could not be started.
-    """
-    detail = end.detail
-    if not detail and status > 0:
-        detail = next((line for line in reversed(text.split("\n")) if line.strip()), "")
-    if status == -signal.SIGABRT and (aborted := _ABORTED.search(said)):
-        detail = aborted["said"]
-    if known := find(said):
+def _about_signal(who: str, number: int, text: str, told: Ending, context: str) -> Explanation:
+    """The explanation of a process that a signal has ended. Only what can cause the signal explains it."""
+    detail, hint = _SIGNALS.get(number, ("", "look at what sends signals on this node"))
+    name = status_words(-number)
+    end = Explanation(
+        headline=f"{who} was killed by {name}",
+        detail=detail,
+        traceback=shortened(last_chain(text, fatal=False)),
+        hint=hint,
+        fix=_FIXES.get(number, ""),
+        cause="E1" if number == signal.SIGKILL else "E2",
+        confidence="likely",
+        last=told.last,
+    )
+    if frames := crash_frames(text):
+        end = replace(end, traceback=shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")]))
+        if number in _PYTHON_LINE_UNKNOWN:
+            end = replace(end, hint=_HINT_OF_CRASH, fix="")
+    said = f"{told.words}\n{''.join(one.message for one in told.chain)}\n{context}"
+    if number == signal.SIGINT:
+        return _interrupted(end, who, text)
+    if number == signal.SIGABRT and (aborted := _ABORTED.search(said)):
+        end = replace(end, detail=_one_line(f"native code aborted: {aborted['said']}"))
+    if known := find(said, context=f"{text}\n{context}", ended_by=name.removeprefix("SIG")):
         if known.cause.yields_to:
-            known = find(text, letters=known.cause.yields_to) or known
-        return replace(
-            end,
-            detail=_one_line(known.detail or (known.line if status < 0 else detail)),
-            hint=known.hint,
-            fix=known.fix,
-            cause=known.cause.id,
-            line=_one_line(known.line),
-            waits=known.cause.waits,
-            ranks=known.ranks if known.cause.blames else frozenset(),
-            blames=known.cause.blames,
+            known = find(f"{text}\n{said}", letters=known.cause.yields_to) or known
+        return _with(
+            end, known, detail=known.line if number != signal.SIGABRT or not _ABORTED.search(said) else end.detail
         )
-    if not is_start and (known := find(said, "consequence")):
-        hint = "another rank ended first: look for one that was killed, was lost, or raised another exception"
-        return replace(end, detail=_one_line(detail), hint=hint, fix="", cause=known.cause.id)
-    return replace(end, detail=_one_line(detail))
+    if consequence := number not in _OWN_FAILURE and find(_last_words(text), "consequence", context=text):
+        return replace(end, hint=_ANOTHER_FIRST, fix="", cause=consequence.cause.id)
+    return end
 
 
-def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:
+def _interrupted(end: Explanation, who: str, text: str) -> Explanation:
+    """The explanation of Ctrl-C: where the process was, and whether it waited there for something."""
+    chain = last_chain(text, fatal=True)
+    end = replace(end, headline=f"{who} was interrupted", confidence="certain", fix="")
+    if chain and (known := find(_frames(chain), "place", context=text)):
+        return _with(end, known, detail=known.detail)
+    return end
+
+
+def _about_exit(rank: int | None, status: int, text: str, told: Ending, context: str) -> Explanation:
+    """The explanation of a process that ended by itself, with an exit status."""
+    who, chain = "the process" if rank is None else f"rank {rank}", told.chain
+    messenger = find(chain[-1].message, "messenger", context=text) if chain else None
+    named: int | None = None
+    if messenger is not None:
+        named = min(messenger.ranks, default=None)
+        chain, before = _reported(chain, text)
+        if not chain and messenger.status < 0:
+            who = who if named is None else f"rank {named}"
+            end = _about_signal(who, -messenger.status, before, ending(before), context)
+            return replace(end, rank=named, line=messenger.line, traceback="")
+        if not chain:
+            told, messenger = ending(before), None if told.certain else messenger
+            chain = told.chain
+    raised = _to_blame(chain)
+    named = raised.rank if raised and raised.rank is not None else named
+    who = who if named is None else f"rank {named}"
+    if raised is None:
+        fallback = exception_line(told_chain[-1]) if (told_chain := ending(text).chain) and not told.said else ""
+        end = Explanation(
+            headline=f"{who} exited with {status}", detail=_one_line(told.said or fallback), traceback=shortened(last_chain(text, fatal=False)),
+            hint="the last lines say what the program did", cause="exit", confidence="seen", last=told.last, rank=named,
+        )  # fmt: skip
+        if told.handled:
+            end = replace(end, last=(*end.last, f"(handled earlier: {limited(told.handled, MAX_DETAIL)})"))
+        words = told.words
+    else:
+        detail = exception_line(raised)
+        name = EXCEPTION.match(detail)
+        is_exception = name is not None
+        end = Explanation(
+            headline=f"{who} raised {name['name'].rpartition('.')[2]}" if name else f"{who} exited with {status}", detail=_one_line(detail),
+            traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False) or list(chain)),
+            hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
+            cause="exception" if is_exception else "exit", confidence="certain" if told.certain else "likely", rank=named,
+        )  # fmt: skip
+        if raised.message.startswith("KeyboardInterrupt"):
+            return _interrupted(end, who, text)
+        words = raised.message
+    everything = f"{text}\n{context}"
+    known = find(words, context=everything)
+    for one in reversed(chain) if known is None else ():
+        known = known or find(one.message, context=everything)
+    if known is None and raised is not None and messenger is None and find(raised.message, "messenger"):
+        known = find(told.words, context=everything)
+    if known is not None:
+        if known.cause.yields_to:
+            known = find(text, letters=known.cause.yields_to, context=everything) or known
+        return _with(end, known, detail=known.detail or end.detail)
+    frames = _frames(chain) or text
+    if known := find(words if chain else _last_words(text), "consequence", context=frames):
+        return replace(end, hint=_ANOTHER_FIRST, fix="", cause=known.cause.id)
+    return end
+
+
+def _reported(chain: Sequence[Traceback], text: str) -> tuple[tuple[Traceback, ...], str]:
+    """The exception that a messenger reports, and the text before the messenger's own."""
+    if len(chain) > 1:
+        return tuple(chain[:-1]), text
+    lines = text.split("\n")
+    head = chain[0].raised_at - len(chain[0].lines) + 1
+    begin = next(
+        (at for at in range(chain[0].raised_at, -1, -1) if lines[at].endswith("(most recent call last):")), max(0, head)
+    )
+    before = "\n".join(lines[: begin if len(chain[0].lines) > 1 else chain[0].raised_at])
+    later = all_chains("\n".join(lines[chain[0].raised_at + 1 :]), fatal=True)
+    earlier = all_chains(before, fatal=True)
+    found = next((tuple(one) for one in (later[-1:] + earlier[::-1]) if one[-1].message), ())
+    return found or ending(before).chain, before
+
+
+def _with(end: Explanation, known: Found, *, detail: str) -> Explanation:
+    """An explanation with what is known of its cause."""
+    return replace(
+        end,
+        detail=_one_line(known.detail or detail),
+        hint=known.hint,
+        fix=known.fix,
+        cause=known.cause.id,
+        confidence="likely" if known.cause.likely else "certain",
+        heals=known.cause.heals,
+        line=_one_line(known.line),
+        waits=known.cause.waits,
+        ranks=known.ranks if known.cause.blames else frozenset(),
+        blames=known.cause.blames,
+    )
+
+
+def _aborted_as_it_ended(text: str, told: Ending) -> bool:
     """Whether an exception ended a process that aborted during its exit, as with torch if a thread of a process group still runs. A
     process that aborts for another reason prints it after the exception."""
-    last = chain[-1].message.strip().rpartition("\n")[2] if chain else ""
+    last = told.chain[-1].message.strip().rpartition("\n")[2] if told.chain else ""
     if not last:
         return False
     after = text.rpartition(last)[2]
     return _ABORTED.search(after) is None and find(after) is None
 
 
-def _about_end(who: str, status: int | None, reason: str, raised: Traceback | None) -> Explanation:
-    """The explanation by status and exception alone."""
-    if status is None:
-        headline, detail, hint, cause = (
-            f"{who} was lost", reason, "check its node, then restart the run", "lost",
-        )  # fmt: skip
-    elif reason:
-        headline, detail = f"{who} could not be started", reason
-        hint, cause = "correct what the reason names, then restart the run", "start"
-    elif status < 0:
-        headline = f"{who} was killed by {status_words(status)}"
-        detail, hint = _SIGNALS.get(-status, ("", _HINT))
-        cause = "E1" if status == -signal.SIGKILL else "E2"
-    else:
-        headline, detail, hint, cause = f"{who} exited with {status}", "", _HINT, "exit"
-        detail = exception_line(raised) if raised else ""
-        if status == 1 and (name := EXCEPTION.match(detail)):
-            headline = f"{who} raised {name['name'].rpartition('.')[2]}"
-            hint, cause = "correct it where the traceback ends, then restart the run", "exception"
-        elif not detail and status - _EXIT_OF_SHELL in _SIGNALS:
-            detail = (
-                f"a shell reports {status} for a program that was killed by {status_words(_EXIT_OF_SHELL - status)}"
-            )
-    fix = _FIXES.get(-status, "") if status is not None and not reason else ""
-    return Explanation(headline=headline, detail=detail, traceback="", hint=hint, fix=fix, cause=cause)
-
-
-def _to_blame(chain: list[Traceback]) -> Traceback | None:
-    """The exception to explain: the last of a chain, unless it is only a consequence of other ranks' ends."""
+def _to_blame(chain: Sequence[Traceback]) -> Traceback | None:
+    """The exception to explain: the last of a chain, unless it is only a consequence of other ranks' ends; of a group the first member."""
     if not chain or not chain[-1].message:
         return None
+    group = next((number for number, one in enumerate(chain) if one.is_group), None)
+    if group is not None:
+        return next((one for one in chain[group:] if not one.is_group and one.message), chain[-1])
     first, last = chain[0], chain[-1]
-    return first if first.message and find(last.message, "consequence") else last
+    return first if first.message and find(last.message, "consequence", context=_frames(chain)) else last
+
+
+def _frames(chain: Sequence[Traceback]) -> str:
+    return "\n".join(line for one in chain for line in one.lines)
+
+
+def _last_words(text: str) -> str:
+    return text[-4096:]
 
 
 def _one_line(text: str) -> str:
@@ -279,8 +418,27 @@ def _one_line(text: str) -> str:
 
 
 def plain(said: bytes | str) -> str:
-    """The end of a process's output without colours and torch's prefixes, with `\\n` as the only line end."""
+    """The end of a process's output without colours and tags, with `\\n` as the only line end, and tracebacks as Python prints them."""
     if isinstance(said, str):
         return said[-TAIL:]
-    text = said[-TAIL:].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    return _RANK_PREFIX.sub("", SEQUENCE.sub("", text))
+    return _plain(said[-TAIL:])
+
+
+@lru_cache(maxsize=1024)
+def _plain(said: bytes) -> str:
+    begin = len(said) - MAX_WORDS
+    at = len(said)
+    for _ in range(MOST_TRACEBACKS):  # with all that the last exception may be chained to
+        if (at := said.rfind(_TRACEBACK, 0, at)) < 0:
+            break
+        begin = min(begin, at - BEFORE)
+    if begin > 0:
+        said = said[said.find(b"\n", begin) + 1 :]
+    text = said.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    if "\x1b" in text or not text.isascii():
+        text = SEQUENCE.sub("", text)
+    if "[rank" in text:
+        text = _RANK_PREFIX.sub("", text)
+    if "Traceback (m" in text and not ("\nTraceback (m" in text or text.startswith("Traceback")):
+        text = "\n".join(untagged(text.split("\n")))
+    return "\n".join(unwrapped(text.split("\n"))) if has_styles(text) else text

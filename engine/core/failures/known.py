@@ -1,21 +1,112 @@
-"""Finds known failures in a text. The failures themselves are data in `causes/`."""
+"""Finds known failures in a text.
+
+The failures are data: one TOML file for each subject in `causes/`, one table for each entry. The files are read when something has failed for
+the first time, which takes about 4 ms; a pattern is compiled at its first use.
+
+The first letter of an id says where the failure comes from: P the program, A its arguments, F files and checkpoints, H hubs, downloads and trackers,
+I installed packages and compilers, R memory, C CUDA, G gloo, K rankdeck's own mpi and ucc, B `monitored_barrier`, T the store, rendezvous and
+setup of groups, N nccl, D training in parallel, E how processes end, W workload managers, M MPI, U ucc and ucx, S ssh, srun and pbs_tmrsh.
+"""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
+import signal
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from engine.core.failures.causes import CAUSES
-from engine.core.failures.causes.cause import Cause, Kind, Speaker
+import msgspec
+
+if TYPE_CHECKING:
+    import regex
+
+Kind = Literal["cause", "consequence", "remark", "end", "messenger", "place", "connection"]
+"""`consequence`: blames another process, so it is never the root cause if another failure is known. `remark`: harmless by itself.
+`end`: the launcher's report of how a process ended, with groups named `rank`, `signal` and `status`. `messenger`: only reports that another
+process or exception failed; the same groups. `place`: where a process waited, shown by the frames of its traceback. `connection`: why no
+agent could be started; recognised only in the output of a connection that failed."""
+
+Speaker = Literal["", "login", "ssh", "slurm", "pbs", "node"]
+"""Who writes the text of a failed connection: PAM or the login shell, ssh, srun and slurmstepd, pbs_tmrsh, or the command on the node."""
+
+Confidence = Literal["certain", "likely", "seen"]
+"""How sure a verdict is. `certain`: the text says it. `likely`: the most common reason; sentences say "probably". `seen`: only what was
+printed last is known."""
+
+FILES = (
+    *(
+        "nccl",
+        "collectives",
+        "training",
+        "devices",
+        "mpi",
+        "ucx",
+        "native",
+        "usage",
+        "installed",
+        "hub",
+        "files",
+        "program",
+        "ends",
+    ),
+    *("schedulers", "ssh", "slurm", "pbs", "nodes"),
+)
+"""The files in `causes/`, in the order in which they are searched: specific ones first."""
 
 MAX_WORD = 200
 """Longest text of a named group in a sentence, in characters."""
 
+TIMEOUT = 0.2
+"""Seconds after which one search for a pattern is given up: the text is hostile."""
+
 _PLACEHOLDERS = {"node": "NODE", "python": "PYTHON", "job": "JOB"}
 """Used in sentences about connections if the log does not name the node."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known failure. `detail`, `hint`, `fix` and `blames` may use the named groups of `pattern` and `needs`."""
+
+    id: str
+    pattern: str
+    """A regex for text of many lines: `^` and `$` match at each line."""
+    hint: str
+    """The next step."""
+    examples: tuple[str, ...] = ()
+    """Texts that show it, for a test. Not needed if a text in `tests/data/failures` does."""
+    needs: str = ""
+    """A second regex, which must match the whole output of the process: its frames, its warnings, and what its launcher says."""
+    detail: str = ""
+    """What it means; empty: show the program's own message."""
+    fix: str = ""
+    """A line to copy: a command, or a setting of a profile."""
+    blames: str = ""
+    """A headline. Groups of `pattern` whose names begin with `rank` contain the ranks at fault: `{who}`."""
+    kind: Kind = "cause"
+    signals: str = "ABRT"
+    """Signals that the failure can cause, without `SIG`. An exit code is always possible."""
+    likely: bool = False
+    """Whether `detail` is only the most common reason."""
+    heals: bool = True
+    """Whether the same run may succeed if it starts again, without a change by somebody."""
+    waits: bool = False
+    """Whether the process only waited for others, so that a rank without an error is the cause."""
+    yields_to: str = ""
+    """First letters of ids that win over this one in the same process, because they are more specific."""
+    speaker: Speaker = ""
+    """Of a failed connection: who writes the text."""
+    statuses: tuple[int, ...] = ()
+    """Of a failed connection: exit statuses for which the pattern counts; empty: all."""
+    retry: bool = False
+    """Of a failed connection: whether a second try within seconds may succeed."""
+    final: bool = False
+    """Of a failed connection: whether no other try can ever succeed, because the job is over."""
+    gone: bool = False
+    """Of a failed connection: whether the node does not belong to the job, which goes on without it."""
+    proxied: bool = False
+    """Of a failed connection: whether `detail` says that the failure is at a jump host or on the way from it."""
 
 
 class Found(NamedTuple):
@@ -25,6 +116,8 @@ class Found(NamedTuple):
     words: dict[str, str]
     line: str
     """The line that shows it."""
+    at: int
+    """Index of the first character of the match."""
 
     @property
     def detail(self) -> str:
@@ -47,22 +140,132 @@ class Found(NamedTuple):
         named = (word for name, word in self.words.items() if name.startswith("rank"))
         return frozenset(int(number) for word in named for number in re.findall(r"\d{1,9}", word))
 
+    @property
+    def status(self) -> int:
+        """The exit status that the text reports, negative for a signal; 1 if it names none."""
+        if word := self.words.get("signal", ""):
+            return -_signal_number(word)
+        status = int(self.words.get("status") or 1)
+        return _SHELL - status if _SHELL < status < _SHELL + 65 else status
 
-def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
+
+_SHELL = 128
+"""A shell reports a child that a signal has ended as this plus the number of the signal."""
+_SIGNAL_WORDS = {
+    "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "bus error": signal.SIGBUS, "aborted": signal.SIGABRT,
+    "terminated": signal.SIGTERM, "floating point exception": signal.SIGFPE, "illegal instruction": signal.SIGILL,
+    "interrupt": signal.SIGINT, "hangup": signal.SIGHUP, "oomkilled": signal.SIGKILL, "cpu time limit exceeded": signal.SIGXCPU,
+    "trace/breakpoint trap": signal.SIGTRAP, "quit": signal.SIGQUIT, "user defined signal 1": signal.SIGUSR1, "user defined signal 2": signal.SIGUSR2,
+}  # fmt: skip
+
+
+def _signal_number(word: str) -> int:
+    """The number of `9`, `SIGKILL`, `KILL` or `Killed`; SIGKILL for an unknown word."""
+    if word.isdigit():
+        return int(word[:3])
+    if known := _SIGNAL_WORDS.get(word.lower()):
+        return known
+    return signal.Signals.__members__.get("SIG" + word.upper().removeprefix("SIG"), signal.SIGKILL)
+
+
+@cache
+def causes() -> tuple[Cause, ...]:
+    """All known failures, in the order in which they are searched."""
+    return tuple(cause for name in FILES for cause in _read(name))
+
+
+def _read(name: str) -> list[Cause]:
+    import tomli
+
+    data = pkgutil.get_data(__package__ or "", f"causes/{name}.toml") or b""
+    return msgspec.convert(tomli.loads(data.decode())["cause"], list[Cause])
+
+
+@cache
+def _entries(kind: Kind) -> tuple[tuple[Cause, tuple[str, ...]], ...]:
+    """The entries of a kind, each with texts of which every match of its pattern contains one. Most patterns are never compiled so."""
+    return tuple((cause, literals(cause.pattern)) for cause in causes() if cause.kind == kind)
+
+
+@cache
+def literals(pattern: str) -> tuple[str, ...]:
+    """Lower-case texts of which each match of a pattern contains at least one; `("",)` if there are none."""
+    return _required(pattern, 0)[0]
+
+
+def _required(pattern: str, at: int) -> tuple[tuple[str, ...], int]:
+    """The texts for the alternatives from an index to the end of their group, and the index behind it."""
+    found: tuple[str, ...] = ()
+    best: tuple[str, ...] = ("",)
+    run = ""
+    while at < len(pattern) and pattern[at] != ")":
+        char, literal, words, step = pattern[at], "", None, 1
+        if char == "\\":
+            step, literal = 2, "" if pattern[at + 1].isalnum() else pattern[at + 1]
+        elif char == "[":
+            step = _class_length(pattern, at)
+        elif char == "(":
+            header = _GROUP.match(pattern, at)
+            words, end = _required(pattern, header.end() if header else at + 1)
+            if header and header[0][2:3] in ("=", "!", "<") and header[0][:4] != "(?P<":
+                words = None  # looks around
+            step = end - at
+        elif char == "{":
+            step = pattern.index("}", at) - at + 1
+        elif char not in ".^$|*+?":
+            literal = char
+        at += step
+        optional = pattern[at : at + 1] in ("*", "?") or pattern[at : at + 2] == "{0"
+        if literal and not optional:
+            run += literal.lower()
+            continue
+        best, run = (
+            max(best, (run,), words if words and not optional else ("",), key=lambda some: min(map(len, some))),
+            "",
+        )
+        if char == "|":
+            found, best = (*found, *best), ("",)
+    best = max(best, (run,), key=lambda some: min(map(len, some)))
+    found = (*found, *best)
+    return (found if min(map(len, found)) > 2 else ("",)), at + 1
+
+
+_GROUP = re.compile(r"\((?:\?(?:P<\w+>|<?[=!]|[a-z]*:))?")
+
+
+def _class_length(pattern: str, at: int) -> int:
+    """Length of the character class that begins at an index."""
+    end = at + (3 if pattern[at + 1] == "^" else 2)  # `[]` and `[^]` begin with a literal bracket
+    while pattern[end] != "]":
+        end += 2 if pattern[end] == "\\" else 1
+    return end - at + 1
+
+
+def find(text: str, kind: Kind = "cause", *, letters: str = "", context: str = "", ended_by: str = "") -> Found | None:
     """The most specific known failure of a kind that a text shows, or None.
 
     Args:
         text: of any length, with `\\n` as the only line end.
         kind: of the failure.
         letters: first letters of ids that count; empty: all.
+        context: text for `needs`: the whole output. Empty: `text`.
+        ended_by: name of the signal that ended the process, without `SIG`; empty: none, or unknown.
     """
+    lower = text.lower()
     general: Found | None = None
-    for cause in CAUSES:
-        if cause.kind != kind or (letters and cause.id[0] not in letters):
+    for cause, words in _entries(kind):
+        for word in words:
+            if word in lower:
+                break
+        else:
+            continue
+        if letters and cause.id[0] not in letters:
             continue
         if general and (cause.yields_to or cause.id[0] not in general.cause.yields_to):
             continue
-        if found := _search(cause, text):
+        if ended_by and kind == "cause" and ended_by not in cause.signals.split():
+            continue
+        if found := _search(cause, text, context or text):
             if not cause.yields_to:
                 return found
             general = found
@@ -71,10 +274,14 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
 
 def find_all(text: str, kind: Kind) -> Iterator[Found]:
     """Every match of every known failure of a kind."""
-    for cause in CAUSES:
-        if cause.kind == kind:
-            for match in _compiled(cause.pattern).finditer(text):
-                yield _found(cause, text, match)
+    lower = text.lower()
+    for cause, words in _entries(kind):
+        if any(word in lower for word in words):
+            try:
+                for match in _compiled(cause.pattern).finditer(text, timeout=TIMEOUT):
+                    yield _found(cause, text, match, _PLACEHOLDERS)
+            except TimeoutError:
+                continue
 
 
 def find_connection_cause(text: str, speaker: Speaker, status: int | None, words: Mapping[str, str]) -> Found | None:
@@ -86,27 +293,38 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
         status: of the command, or None.
         words: `node`, `python` and `job`, for the sentences.
     """
-    for cause in CAUSES:
+    for cause in causes():
         if cause.speaker not in (speaker, "login") or (cause.statuses and status not in cause.statuses):
             continue
-        if found := _search(cause, text, words):
+        if found := _search(cause, text, text, words):
             return found
     return None
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> regex.Pattern[str]:
     """Compiles a pattern at its first use: compiling all takes as long as starting a program."""
-    return re.compile(pattern, re.MULTILINE)
+    import regex
+
+    return regex.compile(pattern, regex.MULTILINE)
 
 
-def _search(cause: Cause, text: str, words: Mapping[str, str] = _PLACEHOLDERS) -> Found | None:
-    match = _compiled(cause.pattern).search(text)
-    return _found(cause, text, match, words) if match else None
+def _search(cause: Cause, text: str, context: str, words: Mapping[str, str] = _PLACEHOLDERS) -> Found | None:
+    try:
+        match = _compiled(cause.pattern).search(text, timeout=TIMEOUT)
+        second = _compiled(cause.needs).search(context, timeout=TIMEOUT) if match and cause.needs else None
+    except TimeoutError:
+        return None
+    if not match or (cause.needs and not second):
+        return None
+    return _found(cause, text, match, {**words, **(_groups(second) if second else {})})
 
 
-def _found(cause: Cause, text: str, match: re.Match[str], words: Mapping[str, str] = _PLACEHOLDERS) -> Found:
-    groups = {name: " ".join((word or "").split())[:MAX_WORD] for name, word in match.groupdict().items()}
+def _groups(match: regex.Match[str]) -> dict[str, str]:
+    return {name: " ".join((word or "").split())[:MAX_WORD] for name, word in match.groupdict().items()}
+
+
+def _found(cause: Cause, text: str, match: regex.Match[str], words: Mapping[str, str]) -> Found:
     begin = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.start())
-    return Found(cause, {**words, **groups}, text[begin : end if end >= 0 else len(text)])
+    return Found(cause, {**words, **_groups(match)}, text[begin : end if end >= 0 else len(text)], match.start())

@@ -1,17 +1,20 @@
 """Splits the log of a job by rank, and reads what its launcher reports about the ends of ranks.
 
-Reads logs of torchrun, of Open MPI's and MPICH's mpirun, of rankdeck, and of a single process. Tags at the beginning of lines name the
-rank: the launcher's, or torch's own `[rank3]:`. A line without a tag is the launcher's, or its rank is unknown.
+Reads logs of torchrun, Slurm, Open MPI's and MPICH's mpirun, DeepSpeed, Lightning, rankdeck, and of a single process. `prefixes` finds the
+rank of a line. A line without a rank is the launcher's, or its rank is unknown.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from engine.core.failures.diagnosis import TAIL, is_secondary
+from engine.core.failures.evidence import ending, level
 from engine.core.failures.known import Found, find, find_all
+from engine.core.failures.prefixes import split
+from engine.core.failures.styles import unwrapped
 from engine.core.failures.tracebacks import all_chains
 from engine.core.failures.verdict import Witness
 from engine.core.terminal_text import SEQUENCE
@@ -22,18 +25,8 @@ MAX_TAIL = 1 << 14
 MAX_LINE = 8192
 """Characters of a line that are read."""
 
-_TAGS = re.compile(
-    r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
-    r"|\[r(?P<deck>\d{1,5}) [^\]\n]{1,200}\] "  # rankdeck logs
-    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,5})\]: ?"  # torchrun --tee: role and local rank
-    r"|\[[^\],<>\n]{1,120},(?P<mpi>\d{1,5})\]<std\w{3}>: ?"  # mpirun --tag-output
-    r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
-)
-_INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
-"""Open MPI 4 and MPICH tag each write of a process, not each line."""
-
-_LABEL = re.compile(r" {0,4}(\d{1,5}): ")
-"""The tag of `srun --label`; it counts only if most lines have it."""
+MOST_RANKS = 4096
+"""Most ranks that one line of a launcher names."""
 
 _BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
 _FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
@@ -52,7 +45,7 @@ _DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0
 
 
 class _Process:
-    """What the log shows about one rank, or about lines without a tag."""
+    """What the log shows about one rank, or about lines without a rank."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -66,65 +59,50 @@ class _Process:
 
 
 def read_log(text: str) -> list[Witness]:
-    """The processes in a log.
+    """The processes in a log; see `read_logs`."""
+    return read_logs([("", None, text)])
+
+
+def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
+    """The processes in the logs of one job.
 
     Args:
-        text: the log, or its beginning and its end.
+        files: the name of each, the rank that its name tells, and its text, or its beginning and its end.
 
     Returns:
-        Every rank in order; then the lines without a tag as one process, if they show a failure.
+        Every rank in order; then the lines without a rank, as one process for each file or node, if they show a failure.
     """
     ranks: dict[int, _Process] = {}
-    untagged = _Process()
-    for number, (rank, line) in enumerate(_tagged(_clean_lines(text))):
-        process = untagged if rank is None else ranks.setdefault(rank, _Process())
-        if process.begin is None and (line.startswith(_TRACEBACK) or "Error" in line):
-            process.begin = number
-        process.lines.append(line)
-    own = _read_torchrun(untagged.lines, ranks)
-    launcher = "\n".join(untagged.lines)
-    _read_ends(launcher, ranks, untagged)
-    _give_away("\n".join(own), ranks, untagged)
-    witnesses = [_witness(rank, process) for rank, process in sorted(ranks.items())]
-    nobody = _witness(None, untagged)
-    return [*witnesses, nobody] if nobody.failed else witnesses
+    others: dict[str, _Process] = {}
+    number = 0
+    for name, of_file, text in files:
+        for rank, source, line in split(_clean_lines(text)):
+            number += 1
+            rank = of_file if rank is None else rank
+            process = (
+                others.setdefault(source or name, _Process()) if rank is None else ranks.setdefault(rank, _Process())
+            )
+            if process.begin is None and (line.startswith(_TRACEBACK) or "Error" in line):
+                process.begin = number
+            process.lines.append(line)
+    for process in (*ranks.values(), *others.values()):
+        process.lines = unwrapped(process.lines)
+    launchers = "\n".join("\n".join(process.lines) for process in others.values())
+    for process in others.values():
+        own = _read_torchrun(process.lines, ranks)
+        _read_ends("\n".join(process.lines), ranks, process)
+        process.lines = own
+    _claim_first(ranks)
+    _give_away(ranks, others)
+    witnesses = [_witness(rank, process, launchers) for rank, process in sorted(ranks.items())]
+    nobody = [_witness(None, process, launchers, source) for source, process in others.items()]
+    return [*witnesses, *(one for one in nobody if one.failed)]
 
 
 def _clean_lines(text: str) -> list[str]:
     """The lines without control sequences; each state of a progress bar is a line."""
     plain = SEQUENCE.sub("", text) if "\x1b" in text or "\x9b" in text else text
     return [line[:MAX_LINE] for line in plain.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n").split("\n")]
-
-
-def _labelled(lines: list[str]) -> Iterator[tuple[int | None, str]]:
-    """Each line without the task number of `srun --label`. With torchrun a task is a node, not a rank."""
-    labels = [_LABEL.match(line) for line in lines]
-    if 2 * sum(label is not None for label in labels) <= sum(bool(line.strip()) for line in lines):
-        yield from ((None, line) for line in lines)
-        return
-    are_nodes = any("torch/distributed/elastic" in line for line in lines)
-    for line, label in zip(lines, labels, strict=True):
-        yield (None, line) if label is None else (None if are_nodes else int(label[1]), line[label.end() :])
-
-
-def _tagged(lines: list[str]) -> Iterator[tuple[int | None, str]]:
-    """Each line without its tags, and the rank that they name. A global rank wins over a local one."""
-    globals_of: dict[int, int] = {}
-    for task, line in _labelled(lines):
-        rank, local = None, None
-        while tag := _TAGS.match(line):
-            line = line[tag.end() :]
-            if tag["local"]:
-                local = int(tag["local"])
-            else:
-                rank = int(tag["rank"] or tag["deck"] or tag["mpi"] or tag["hydra"])
-                if tag["mpi"] or tag["hydra"]:
-                    line = _INNER_TAG.sub("", line)
-        if rank is not None and local is not None:
-            globals_of[local] = rank
-        if rank is None:
-            rank = task if local is None else globals_of.get(local, local)
-        yield rank, line
 
 
 # --- reports of launchers --------------------------------------------------------------------------------------------
@@ -188,30 +166,47 @@ def _take_fields(fields: dict[str, list[str]], ranks: dict[int, _Process], *, cl
 
 
 def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) -> None:
-    """Reads the ends of ranks from messages of mpirun and rankdeck."""
+    """Reads the ends of ranks from messages of mpirun, Slurm, DeepSpeed, a shell and rankdeck, in their order."""
+    are_nodes = "torch/distributed/elastic" in launcher
     everything = [launcher, *("\n".join(process.lines) for process in ranks.values())]
-    for found in (one for text in everything for one in find_all(text, "end")):
-        number = found.words.get("rank", "")
-        if not number and (hydra := _HYDRA_RANK.search(launcher)):
-            number = hydra["rank"]
+    reports = sorted((one for text in everything for one in find_all(text, "end")), key=lambda one: one.at)
+    for found in reports:
+        numbers = _ranks_of(found.words.get("rank", ""))
+        if not numbers and (hydra := _HYDRA_RANK.search(launcher)):
+            numbers = [int(hydra["rank"])]
         status = _status(found, launcher)
-        if number:
-            process = _end_of(ranks, int(number), status)
-            process.claimed, process.report = True, process.report or found
+        if numbers and not (are_nodes and found.line.startswith("srun: ")):
+            for number in numbers:
+                process = _end_of(ranks, number, status)
+                process.claimed = process.claimed or status != -signal.SIGTERM
+                process.report = process.report or found
         elif untagged.status is None:
             untagged.status, untagged.report = status, found
     if ends := _DECK_END.search(launcher):
         for rank, word in re.findall(r"rank (\d{1,5}):? (exit \d{1,3}|SIG[A-Z]{2,6})", ends["ends"]):
-            if status := _status_of_word(word):
-                _end_of(ranks, int(rank), status, line=ends[0])
+            if deck := _status_of_word(word):
+                _end_of(ranks, int(rank), deck, line=ends[0])
+
+
+def _ranks_of(words: str) -> list[int]:
+    """The ranks of `0-3,6`, at most `MOST_RANKS`."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", words):
+        found += range(int(first), min(int(last or first), int(first) + MOST_RANKS) + 1)
+    return found[:MOST_RANKS]
 
 
 def _status(found: Found, launcher: str) -> int:
-    if number := found.words.get("signal"):
-        return -int(number)
-    if hydra := _HYDRA_SIGNAL.search(launcher):
+    if "signal" not in found.words and (hydra := _HYDRA_SIGNAL.search(launcher)):
         return -int(hydra["signal"])
-    return int(found.words.get("status") or 1)
+    return found.status
+
+
+def _claim_first(ranks: dict[int, _Process]) -> None:
+    """Takes the first failure that torchrun's agent has logged as the first one, if its list of failures is missing."""
+    ended = [process for process in ranks.values() if process.line and process.status not in (None, 0, -signal.SIGTERM)]
+    if ended and not any(process.claimed for process in ranks.values()):
+        ended[0].claimed = True
 
 
 def _status_of_word(word: str) -> int:
@@ -229,21 +224,26 @@ def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "
     return process
 
 
-def _give_away(own: str, ranks: dict[int, _Process], untagged: _Process) -> None:
-    """Gives lines without a tag to the rank that the launcher reports as the first failure, if that has no error of its own."""
-    untagged.lines = own.split("\n")
+def _give_away(ranks: dict[int, _Process], others: dict[str, _Process]) -> None:
+    """Gives lines without a rank to the rank that the launcher reports as the first failure, if that has no error of its own."""
     for process in ranks.values():
         if not process.claimed or process.status in (None, 0, -signal.SIGTERM):
             continue
         text = "\n".join(process.lines)
         if all_chains(text, fatal=True) or find(text):
             continue
-        mine = _without_help(untagged.lines)
+        own = [line for other in others.values() for line in other.lines]
+        mine = _without_help(own)
         if process.status == 1:
-            chains = (chain for chain in all_chains(own, fatal=True) if not is_secondary("\n".join(chain[-1].lines)))
+            chains = (
+                chain
+                for chain in all_chains("\n".join(own), fatal=True)
+                if not is_secondary("\n".join(chain[-1].lines))
+            )
             mine = [line for one in next(chains, []) for line in one.lines] or mine
         process.lines += mine
-        untagged.lines = []
+        for other in others.values():
+            other.lines = []
         return
 
 
@@ -258,22 +258,22 @@ def _without_help(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-def _witness(rank: int | None, process: _Process) -> Witness:
+def _witness(rank: int | None, process: _Process, launchers: str, source: str = "") -> Witness:
     text = _telling("\n".join(process.lines))
-    if rank is None:
-        failed = process.status is not None or bool(all_chains(text, fatal=True)) or _shows_failure(text)
-    else:
-        has_error = bool(all_chains(text, fatal=True)) or find(text[-MAX_TAIL:]) is not None
-        failed = process.status not in (None, 0) or has_error
+    shows = process.status not in (None, 0) or bool(all_chains(text, fatal=True)) or find(text[-MAX_TAIL:]) is not None
+    if rank is None and not shows:
+        shows = _shows_failure(text)
     return Witness(
         rank=rank,
         output=text,
-        failed=failed,
+        failed=shows,
         status=process.status,
         order=(process.time, process.begin if process.begin is not None else 1 << 60),
         claimed=process.claimed,
         report=process.report,
         line=process.line,
+        source=source,
+        context=launchers[-MAX_TAIL:],
     )
 
 
@@ -289,4 +289,8 @@ def _telling(text: str) -> str:
 
 
 def _shows_failure(text: str) -> bool:
-    return find(text) is not None or find(text[-MAX_TAIL:], "consequence") is not None
+    """Whether lines without a rank show a failure, as the last words of a process or as a complaint about another one."""
+    if find(text[-MAX_TAIL:], "consequence") is not None:
+        return True
+    told = ending(text)
+    return bool(told.chain or told.handled) or level(told.said) == "error"

@@ -1,8 +1,8 @@
 """Explains why no agent could be started on a node, from an exit status and the output.
 
 The status shows who wrote the output: 255 is ssh, srun or pbs_tmrsh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
-rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py`, `causes/slurm.py`,
-`causes/pbs.py` and `causes/nodes.py`.
+rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.toml`, `causes/slurm.toml`,
+`causes/pbs.toml` and `causes/nodes.toml`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.core.failures.causes.cause import Speaker
-from engine.core.failures.known import find_connection_cause
+from engine.core.failures.known import Speaker, find_connection_cause
 from engine.core.run.state import status_words
 from engine.core.terminal_text import decoded, terminal_line, visible
 from engine.core.words import limited

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from engine.core.failures.styles import MEMBER
+
 MAX_LINES = 60
 MAX_BYTES = 8192
 """Longest traceback that is shown. Of a longer one, beginning and end are kept: where it started, and what was raised."""
@@ -16,12 +18,13 @@ MAX_LINE = 500
 _KEPT_BEGIN = 5
 _CUT = "  …"
 
-_HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):[ \t]*$")
+_HEADER = re.compile(r"Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\))?[ \t]*$")
 _INNER_HEADER = re.compile(r"^(?:\s*\||.*\bOriginal Traceback)")
 """A traceback inside a message: of a member of an exception group, or of a DataLoader worker."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
+    MEMBER,
 )
 _OF_CHILD = re.compile(r"-- Process \d+ terminated with the following error:$")
 """In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
@@ -38,11 +41,21 @@ _STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py
 _UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
 """First line of a syntax error, which has no traceback."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
-_GROUP_EXCEPTION = re.compile(r"  \| \S")
+_OF_RANK = re.compile(r"\[?[Rr]ank[ :=#]?(?P<rank>\d{1,6})\b.{0,60}:$")
+"""Before a traceback: `[Rank 1 Error Snippet]:`."""
+_FRAME = re.compile(r'  File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<function>.+)')
+_OUTERMOST = frozenset(
+    ["<module>", "_run_module_as_main", "_run_code", "run_program", "_wrap", "wrapper", "_bootstrap", "_process_worker"]
+)
+"""Functions in which the traceback of an exception that nobody caught begins: of a script, of spawned ranks, of torchrun's `@record`."""
+_OF_HYDRA = "Error executing job with overrides"
+"""Before a traceback from which hydra has removed its own frames."""
 EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
 _NATIVE_FRAME = re.compile(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
 _NO_MESSAGE = re.compile(
     r"$|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
+    r"|[IWEF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d[ T]|srun: |slurmstepd: |pdsh@|=>> |wandb: |make(?:\[\d+\])?: |(?:mpirun|prterun|mpiexec)\b"
+    r"|(?:INFO|WARNING|ERROR|CRITICAL|DEBUG)[: ]|(?:Killed|Terminated|Aborted|Segmentation fault)\b|\S{1,80} exited with code \d+$"
 )
 """Ends an exception's message: a blank line, or output of other libraries."""
 
@@ -52,6 +65,17 @@ class Traceback(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[str, ...]
     message: str
+    raised_at: int = 0
+    """Index of the line with the exception in the whole text."""
+    rank: int | None = None
+    """The rank that the lines around it name."""
+    uncaught: bool = False
+    """Whether it begins where the program begins: nobody caught the exception. Others were printed by an `except` or a logger."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group of exceptions."""
+        return self.message.partition(":")[0].endswith("ExceptionGroup")
 
 
 def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
@@ -68,7 +92,11 @@ def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
 def all_chains(text: str, *, fatal: bool) -> list[list[Traceback]]:
     """Every traceback, each with those that it is chained to; the arguments are those of `last_chain`."""
     lines = text.split("\n")
-    heads = [at for at in range(len(lines)) if _is_head(lines, at)]
+    heads = [
+        at
+        for at, line in enumerate(lines)
+        if ("Traceback (m" in line or line.startswith('  File "')) and _is_head(lines, at)
+    ]
     deadly = [at for at in heads if not _is_harmless(lines, at)]
     chains: list[list[Traceback]] = []
     end = len(lines)
@@ -112,13 +140,12 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
         end: index of the line that it ends before at the latest.
         chained: whether the next traceback is chained to it; then the line between them is kept.
     """
-    in_group = lines[head].startswith("  + ")
     exception = None
     stop = end
     for at in range(head + 1, end):
         line = lines[at]
         if exception is None:
-            if line and (_GROUP_EXCEPTION.match(line) if in_group else not line.startswith(" ")):
+            if line.strip() and not line.startswith(" "):
                 exception = at
         elif line.startswith("Original Traceback"):
             exception = next((later for later in range(at + 1, end) if not lines[later].startswith(" ")), exception)
@@ -126,11 +153,18 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
             stop = at
             break
     body = list(lines[head : end if chained else stop])
-    if begin := _HEADER.search(body[0]):
+    begin = _HEADER.search(body[0])
+    if begin:
         body[0] = body[0][begin.start() :]
-    message_end = stop - head
+    before = lines[head - 1] if head else ""
+    named = (begin and begin["rank"]) or ((found := _OF_RANK.match(before.strip())) and found["rank"])
+    first = next((found["function"] for line in body[1:4] if (found := _FRAME.match(line))), "<module>")
     return Traceback(
-        lines=tuple(body), message="" if exception is None else "\n".join(body[exception - head : message_end])
+        lines=tuple(body),
+        message="" if exception is None else "\n".join(body[exception - head : stop - head]),
+        raised_at=head if exception is None else exception,
+        rank=int(named) if named else None,
+        uncaught=first in _OUTERMOST or first.startswith("ray::") or before.startswith(_OF_HYDRA),
     )
 
 
@@ -146,7 +180,7 @@ def crash_frames(text: str) -> list[str]:
 def exception_line(raised: Traceback) -> str:
     """The first line of an exception's message that is not empty: `ValueError: bad batch`."""
     lines = raised.message.split("\n")
-    named = [line.strip(" |") for line in lines if line.strip(" |")]
+    named = [line.strip() for line in lines if line.strip()]
     found = EXCEPTION.match(named[0]) if named else None
     if found and not (found["message"] or "").strip() and len(named) > 1:
         return f"{found['name']}: {named[1]}"

@@ -18,7 +18,8 @@ import msgspec
 from engine.core.failures import ssh
 from engine.core.failures.collectives import MAX_NAMED, Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
-from engine.core.failures.known import Found, find, find_all
+from engine.core.failures.evidence import Bar, ending
+from engine.core.failures.known import Confidence, Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
 from engine.core.words import limited, rank_words
 
@@ -27,9 +28,6 @@ MAX_EXPLAINED = 32
 
 MAX_LINE = 300
 """Longest line of evidence and longest sentence, in characters."""
-
-MAX_SEARCHED = 1 << 14
-"""Bytes at the end of a rank's output that show whether others waited for it."""
 
 _MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
 """Statuses of ranks that others may have waited for."""
@@ -64,6 +62,10 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher reports about its end."""
     line: str = ""
     """The launcher's line about its end, if that is no known failure."""
+    source: str = ""
+    """If its rank is unknown: the node or the file that its lines come from."""
+    context: str = ""
+    """What the launcher printed."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
     fix: str
     traceback: str
+    confidence: Confidence = "certain"
+    heals: bool = True
+    """Whether the same run may succeed if it starts again, without a change by somebody."""
     evidence: tuple[str, ...] = ()
     """Lines of output that show it: raw."""
     followed: tuple[str, ...] = ()
@@ -95,11 +100,18 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
     if not failed:
         return None
     secondary = {id(one): _is_secondary(one) for one in failed}
-    first = min(failed, key=lambda one: (secondary[id(one)], not one.claimed, one.rank is None, one.order))
+    first = min(
+        failed, key=lambda one: (secondary[id(one)], _is_messenger(one), not one.claimed, one.rank is None, one.order)
+    )
     said = _explain(first)
     others = [one for one in failed if one is not first]
+    if first.rank is None and said.rank is None:  # the launcher may repeat the same exception with the rank
+        named = (
+            one for one in map(_explain, others[:MAX_EXPLAINED]) if one.rank is not None and one.detail == said.detail
+        )
+        said = next(named, said)
     complaints = [said, *map(_explain, others[:MAX_EXPLAINED])] if said.ranks else []
-    headline, rank, detail = said.headline, first.rank, said.detail
+    headline, rank, detail = said.headline, first.rank if said.rank is None else said.rank, said.detail
     if blamed := _blamed(said, complaints):
         rank = min(blamed)
         headline = said.blames.format(who=rank_words(sorted(blamed), MAX_NAMED))
@@ -111,7 +123,8 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
             rank = None
     elif said.waits and 0 < len(late := _late(witnesses)) <= MAX_NAMED:
         rank = min(late) if len(late) == 1 else rank
-        headline = _late_words(sorted(late), witnesses)
+        headline, doing = _late_words(sorted(late), witnesses)
+        detail = f"{detail}; {doing}" if doing else detail
     elif secondary[id(first)]:
         left = sorted(one.rank for one in witnesses if one.status == 0 and one.rank is not None)
         rank = left[0] if left else None
@@ -121,6 +134,8 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
             else f"{headline}; which rank failed first is not known"
         )
     lines = [said.line if said.line not in said.traceback else "", first.report.line if first.report else first.line]
+    if said.confidence == "seen" or (said.cause in ("E1", "E2") and not said.traceback):
+        lines += said.last
     return Verdict(
         cause=said.cause,
         rank=rank,
@@ -129,6 +144,8 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         hint=said.hint,
         fix=said.fix,
         traceback=said.traceback,
+        confidence=said.confidence,
+        heals=said.heals,
         evidence=tuple(limited(line, MAX_LINE) for line in _unlike(lines) if line not in (detail, headline)),
         followed=(
             *_followed(first, others, rank, said, secondary),
@@ -152,20 +169,39 @@ def remarks(witnesses: Iterable[Witness]) -> list[str]:
 def _explain(one: Witness) -> Explanation:
     """Why one process failed, even if its status is unknown or only its launcher reports it."""
     is_lost = one.status is None and bool(one.reason)
-    said = explain(one.rank, one.status if one.status is not None or is_lost else 1, one.output, one.reason, one.by)
+    status = one.status if one.status is not None or is_lost else 1
+    said = explain(one.rank, status, one.output, one.reason, one.by, one.context)
     if one.report is not None and said.cause in ("exit", "E1", "E2"):  # its own output explains no more
         who = "a rank" if one.rank is None else f"rank {one.rank}"
         headline = one.report.cause.blames.format(who=who) or said.headline
-        is_text = said.cause == "exit" and bool(said.detail.strip())
-        detail = said.detail if is_text or said.cause != "exit" else one.report.detail
-        return msgspec.structs.replace(said, headline=headline, detail=detail, cause=one.report.cause.id)
+        detail = (
+            said.detail if said.detail.strip() and said.cause != "exit" else said.detail.strip() or one.report.detail
+        )
+        hint = one.report.hint if said.cause == "exit" else said.hint
+        return msgspec.structs.replace(said, headline=headline, detail=detail, hint=hint, cause=one.report.cause.id)
     if one.status is not None or is_lost or said.traceback:
         return said
     if said.cause.startswith("S"):
         return _of_ssh(said, plain(one.output))
+    if said.cause in ("exception", "exit"):
+        if said.cause == "exit":
+            where = f"{one.source}: " if one.source else f"rank {one.rank}: " if one.rank is not None else ""
+            return msgspec.structs.replace(said, headline=f"{where}the output ends without a known failure")
+        return said
     if one.rank is not None:
         return msgspec.structs.replace(said, headline=f"rank {one.rank} failed")
     return msgspec.structs.replace(said, headline=said.blames or said.detail, detail=said.line)
+
+
+@lru_cache(maxsize=256)
+def _reports_only(output: bytes | str) -> bool:
+    """Whether the exception that ended a process only reports that another one failed."""
+    chain = ending(plain(output)).chain
+    return bool(chain) and find(chain[-1].message, "messenger", context=plain(output)) is not None
+
+
+def _is_messenger(one: Witness) -> bool:
+    return one.status in (None, 1) and _reports_only(one.output)
 
 
 def _of_ssh(said: Explanation, text: str) -> Explanation:
@@ -179,8 +215,11 @@ def _of_ssh(said: Explanation, text: str) -> Explanation:
 def _is_secondary(one: Witness) -> bool:
     if one.secondary is not None:
         return one.secondary
-    silent = one.status == -signal.SIGTERM and not last_chain(plain(one.output), fatal=True)
-    return silent or is_secondary(one.output)
+    text = plain(one.output)
+    silent = one.status == -signal.SIGTERM and not last_chain(text, fatal=True)
+    if silent:
+        return find(ending(text).words, letters="W", ended_by="TERM") is None
+    return is_secondary(one.output, status=one.status)
 
 
 def _blamed(said: Explanation, complaints: Iterable[Explanation]) -> frozenset[int]:
@@ -221,7 +260,7 @@ class _Signs(NamedTuple):
 @lru_cache(maxsize=8192)
 def _signs(output: bytes | str) -> _Signs:
     """Cached, because ranks fail one after the other, and each failure examines all of them."""
-    text = plain(output[-MAX_SEARCHED:])
+    text = plain(output)
     progress = tuple(
         (found["group"], int(found["enqueued"]), int(found["completed"])) for found in _PROGRESS.finditer(text)
     )
@@ -230,10 +269,35 @@ def _signs(output: bytes | str) -> _Signs:
     return _Signs(progress, is_interrupted or not (chain or progress or is_secondary(text)))
 
 
-def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> str:
+def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> tuple[str, str]:
+    """Who waited for whom, and what the late rank did meanwhile."""
     waiting = sorted(one.rank for one in witnesses if one.failed and one.rank is not None and one.rank not in late)
     missing = rank_words(late, MAX_NAMED) if len(late) == 1 else f"one of {rank_words(late, MAX_NAMED)}"
-    return f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not arrive"
+    headline = f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not arrive"
+    bar = next((ending(plain(one.output)).bar for one in witnesses if len(late) == 1 and one.rank == late[0]), None)
+    if bar is None:
+        return headline, ""
+    doing = f"{_activity(bar)} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
+    return f"{headline}, which was {doing}", f"by its bar it needed {bar.left} more" if bar.left else ""
+
+
+_ACTIVITIES = (
+    (re.compile(r"(?i)eval|valid|test|predict|inferenc|sampl"), "evaluating"),
+    (re.compile(r"(?i)download|fetch|extract"), "downloading"),
+    (re.compile(r"(?i)sav|writ|upload|dump|checkpoint(?!.*load)"), "saving"),
+    (re.compile(r"(?i)load|read|restor|resolv"), "loading"),
+    (
+        re.compile(
+            r"(?i)map|token|filter|process|prepar|pack|generat|group|cach|index|split|build|shuffl|flatten|concat|sort|pars|encod|creat"
+        ),
+        "preparing data",
+    ),
+)
+"""What the label of a bar says of the work, if it names it."""
+
+
+def _activity(bar: Bar) -> str:
+    return next((words for pattern, words in _ACTIVITIES if pattern.search(bar.label)), "busy")
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,258 @@
+"""Reads from the output of one process how it ended: the exception that nothing followed, or its last words.
+
+The rules:
+
+- Progress after a line (a step, a bar that advances) clears it: the program went on.
+- An exception that nobody caught, shown by a traceback that begins at `<module>`, is the end. One that was caught and printed is the end
+  only if nothing of the program follows; lines that clean up or are logged as information don't count.
+- A level counts: warnings, retries and debug output are no causes. The last line is often not the one that says why.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from engine.core.failures.known import find
+from engine.core.failures.tracebacks import Traceback, all_chains, exception_line, without_frames
+
+MAX_WORDS = 6000
+"""Characters at the end of the output that are searched if no exception ended the process."""
+
+MOST_LAST = 6
+"""Last lines that are shown."""
+
+Level = Literal["error", "warning", "info", ""]
+
+_LETTERS: dict[str, Level] = {"E": "error", "F": "error", "C": "error", "W": "warning", "I": "info", "D": "info"}
+_GLOG = re.compile(r"\[?(?P<level>[IWEF])(?:\d{4} \d\d:\d\d| \w+\.(?:cpp|cc|cu|h):\d)")
+_WORD = re.compile(
+    r"(?:^|[\s\[(|:<\"'=.-])(?:(?P<word>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\])|:>\"',]|$)|"
+    r"level\"?[=:] ?\"?(?P<key>debug|info|notice|warn|error|critical|fatal))"
+)
+_WARNING = re.compile(r"\b\w*Warning: |^\s*warnings?\.warn|\b[Ww]arning: |^wandb: (?:Network error|WARNING)")
+_RETRY = re.compile(
+    r"(?i)\bretry(?:ing)?\b(?! (?:count|limit) exceeded)|\bfall(?:ing|s)? ?back\b|\bwill be (?:ignored|used)\b|\bnot (?:be )?enabled\b"
+    r"|implementation of \w+ is used|\bskipping\b|temporary cache directory|\bignoring\b"
+)
+_FAULT = re.compile(
+    r"(?i)\b(?:errors?|fatal|fail\w*|can ?not|can't|could ?n[o']t|unable|invalid|abort\w*|denied|no such|not found|exceptions?|killed|"
+    r"\w+error|nan|inf|diverged|exceeded|exhausted|unrecognized|unknown|missing|corrupt\w*|refus\w+|panic|too (?:many|few|large|high|low|small))\b"
+)
+_STEP = re.compile(r"(?i)(?:^|[\s\[(|:])(?:global_?|train_?)?(?:step|iter(?:ation)?|epoch|update)s?\b\W{0,4}\d")
+_LOSS = re.compile(r"(?i)\bloss\b\W{0,4}\d")
+_BAR = re.compile(
+    r"(?P<label>[^|\r\n]{0,80}?):? *\d{1,3}(?:\.\d+)?%\|[^|\n]{0,200}\| *(?P<at>\d[\d.,]*[kMG]?)/(?P<total>\d[\d.,]*[kMG]?)"
+    r"(?: ?\[(?P<spent>[\d:]+)<(?P<left>[\d:]+))?"
+)
+_BARE = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Empty))(?:: ?.*)?$")
+_CLEANUP = re.compile(
+    r"(?i)\b(?:clos|clean|shut|bye|exit|finali|sav(?:ed|ing)|upload|sync|terminat|stopp|destroy|done|finish|flush|kill|writ|see |set the environment|"
+    r"for (?:more|detailed) |run |try |hint|note)"
+)
+_NO_ANSWER = re.compile(
+    r"[\s\W_]*$|usage: |Usage: |Try |  |\t|srun: |pdsh@|make(?:\[\d\])?: \*\*\*|wandb: |.{0,120}exited with (?:exit )?code \d+$|"
+    r"\[?[IWD]\d{4} |.{0,200}Sending process \d+|Set the environment variable HYDRA|Exception ignored|.{0,160}resource_tracker|"
+    r"For (?:more|detailed)|Pass --help|Run '|[*=-]{3}|Terminating|Process finished|\[?\d*\]?[+-]? +(?:Exit|Done)"
+)
+"""Lines that say nothing of the reason."""
+
+
+class Bar(NamedTuple):
+    """The state of a progress bar."""
+
+    label: str
+    at: str
+    total: str
+    left: str
+    """The time that it still needed by its own estimate: `18:55`; empty: unknown."""
+
+
+class Ending(NamedTuple):
+    """How a process ended, by its output."""
+
+    chain: tuple[Traceback, ...]
+    """The exception that ended it, after those that it is chained to; empty: none did."""
+    certain: bool
+    """Whether nobody caught it."""
+    handled: str
+    """An earlier exception that the program survived: `KeyError: 'x'`."""
+    words: str
+    """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
+    said: str
+    """That one of them which most likely says why."""
+    last: tuple[str, ...]
+    """The last lines that say anything."""
+    bar: Bar | None
+    """The last bar, if it is not complete."""
+
+
+@lru_cache(maxsize=1024)
+def ending(text: str, *, by_itself: bool = False) -> Ending:
+    """How a process ended.
+
+    Args:
+        text: its output, without control sequences and tags.
+        by_itself: whether its exit status says that it chose it, as with `sys.exit(3)`; Python's own for an exception is 1.
+    """
+    lines = text.split("\n")
+    chains = all_chains(text, fatal=True) if "Traceback (most" in text or 'File "' in text else []
+    chain = tuple(chains[-1]) if chains else ()
+    if (bare := _bare(lines, chain[-1].raised_at if chain else -1)) is not None:
+        chain = (Traceback(lines=tuple(lines[bare : bare + 1]), message=_bare_message(lines, bare), raised_at=bare),)
+    begin = _last_progress(lines, chain[-1].raised_at if chain else len(lines))
+    handled = ""
+    if chain and chain[-1].message and not _is_end(lines, chain[-1], begin, by_itself=by_itself):
+        handled, chain = exception_line(chain[-1]), ()
+    elif not chain and chains:
+        handled = exception_line(chains[-1][-1])
+    words = _words(lines, begin + 1, handled)
+    found = [line for line in lines[-60:] if line.strip() and not _NO_ANSWER.match(line)]
+    own = [line for line in words.split("\n") if line.strip() and not _NO_ANSWER.match(line)]
+    return Ending(
+        chain=chain,
+        certain=bool(chain) and chain[-1].uncaught and not by_itself,
+        handled=handled,
+        words=words,
+        said=_telling(own).strip() or (found[-1].strip() if found else ""),
+        last=tuple(line.strip() for line in found[-MOST_LAST:]),
+        bar=_last_bar(lines),
+    )
+
+
+def level(line: str) -> Level:
+    """The level of a line: of glog, of Python's logging, of a record in JSON; empty: it has none."""
+    if "NCCL WARN" in line:
+        return "error"
+    if found := _GLOG.match(line):
+        return _LETTERS[found["level"]]
+    if found := _WORD.search(line[:160]):
+        return _LETTERS[(found["word"] or found["key"]).upper()[0]]
+    return "warning" if _WARNING.search(line) or _RETRY.search(line) else ""
+
+
+def is_progress(line: str) -> bool:
+    """Whether a line, which is no bar, shows that training goes on: a step or epoch with its number, or a loss."""
+    if not (_STEP.search(line[:80]) or _LOSS.search(line) or "'loss':" in line):
+        return False
+    return not _FAULT.search(line) and level(line) not in ("error", "warning")
+
+
+def read_bar(line: str) -> Bar | None:
+    """The last progress bar in a line."""
+    if "%|" not in line:
+        return None
+    found = list(_BAR.finditer(line[-400:]))
+    return (
+        Bar(found[-1]["label"].strip(), found[-1]["at"], found[-1]["total"], found[-1]["left"] or "") if found else None
+    )
+
+
+def _last_bar(lines: Sequence[str]) -> Bar | None:
+    bar = next((bar for line in reversed(lines[-40:]) if (bar := read_bar(line))), None)
+    return bar if bar is not None and bar.at != bar.total else None
+
+
+def _bare(lines: list[str], after: int) -> int | None:
+    """Index of the last exception that stands alone, without a traceback, after a line."""
+    for at in range(len(lines) - 1, max(after, len(lines) - 60), -1):
+        if lines[at][:1].isalpha() and _BARE.match(lines[at]):
+            return at if after < 0 or not _is_message(lines, after, at) else None
+    return None
+
+
+def _is_message(lines: list[str], begin: int, at: int) -> bool:
+    """Whether a line may belong to the message of an exception that begins before it: no line between them is empty or a level."""
+    return all(line.strip() and not level(line) for line in lines[begin + 1 : at])
+
+
+def _bare_message(lines: list[str], at: int) -> str:
+    end = at + 1
+    while (
+        end < len(lines)
+        and lines[end].strip()
+        and (lines[end][0] in " \t" or _FAULT.search(lines[end]))
+        and not level(lines[end])
+    ):
+        end += 1
+    return "\n".join(lines[at:end])
+
+
+def _last_progress(lines: list[str], raised: int) -> int:
+    """Index of the last line that shows progress; -1: none. A bar counts only if it has advanced since before the exception."""
+    before = {bar for line in lines[max(0, raised - 50) : raised] if (bar := read_bar(line))}
+    counts = {(bar.label, bar.at) for bar in before}
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at]
+        if "%|" in line:
+            bar = read_bar(line)
+            if bar and bar.at.strip("0.,") and (at < raised or (bar.label, bar.at) not in counts):
+                return at
+        elif line and is_progress(line):
+            return at
+    return -1
+
+
+def _is_end(lines: list[str], last: Traceback, progress: int, *, by_itself: bool) -> bool:
+    """Whether an exception ended the process, by what follows it."""
+    after = [line for line in lines[last.raised_at + 1 :] if line.strip() and not line.startswith((" ", "\t"))]
+    if progress > last.raised_at:
+        words = _words(lines, progress + 1, "")
+        return last.uncaught and not by_itself and not any(_FAULT.search(line) for line in words.split("\n"))
+    if last.uncaught and not by_itself:
+        return True
+    others = [
+        line
+        for line in after
+        if not _NO_ANSWER.match(line) and line not in last.message.split("\n")[:1] and "%|" not in line
+    ]
+    if last.uncaught and not any(level(line) == "error" or _FAULT.search(line) for line in others):
+        return True
+    continued = set() if len(last.lines) > 1 and not last.uncaught else set(last.message.split("\n"))
+    return all(line in continued or level(line) in ("info", "warning") or _CLEANUP.search(line) for line in others)
+
+
+def _words(lines: list[str], begin: int, handled: str) -> str:
+    """The lines from an index on that may say why the process ended."""
+    kept: list[str] = []
+    inside = False
+    size = 0
+    for line in reversed(lines[begin:]):
+        if size > MAX_WORDS:
+            break
+        kept.append(line)
+        size += len(line) + 1
+    said: list[str] = []
+    for line in reversed(kept):
+        if line.endswith("Traceback (most recent call last):"):
+            inside = True
+        elif inside and line.strip() and not line.startswith(" "):
+            inside = False  # the exception itself: it was handled
+        elif not inside and level(line) not in ("info", "warning") and not _is_handled(line, handled):
+            said.append(line)
+    return without_frames("\n".join(said))
+
+
+def _is_handled(line: str, handled: str) -> bool:
+    """Whether a line is an exception of Python's own that the program survived."""
+    return (
+        bool(handled)
+        and line.strip() == handled
+        and ("." in handled.partition(":")[0] or hasattr(builtins, handled.partition(":")[0]))
+    )
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The line that most likely says why: the last one that speaks of an error, else the last."""
+    near = lines[-12:]
+    return next(
+        (line for line in reversed(near) if level(line) == "error" or _FAULT.search(line)), near[-1] if near else ""
+    )
+
+
+def is_messenger(chain: Sequence[Traceback], text: str) -> bool:
+    """Whether an exception only reports that another process or exception failed."""
+    return bool(chain) and find(chain[-1].message, "messenger", context=text) is not None

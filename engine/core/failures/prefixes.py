@@ -1,0 +1,149 @@
+"""Removes what launchers and collectors of logs put before each line, and uses the rank, the node or the process that it names.
+
+Tags that nothing else looks like (`[rank3]:`, `[1,3]<stderr>:`) count wherever they are. Others (`gpu01: `, a time) count only if most lines of
+the text have them, and a traceback appears behind them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+MAX_ROUNDS = 4
+"""Most tags one before the other, as of journald, a time, a node and a rank."""
+
+MOST_SAMPLED = 2000
+"""Lines that decide which tags a text has."""
+
+_TAGS = re.compile(
+    r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
+    r"|\[r(?P<deck>\d{1,5}) [^\]\n]{1,200}\] "  # rankdeck logs
+    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,5})\]: ?"  # torchrun --tee: role and local rank
+    r"|\[[^\],<>\n]{1,120},(?P<mpi>\d{1,5})\]<std\w{3}>: ?"  # mpirun --tag-output
+    r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
+    r"|\((?P<source>[^()\n]{0,120}?(?:\([\w.]{0,80}\)[^()\n]{0,40})?\bpid=\d+[^()\n]{0,80})\) "  # Ray, SkyPilot
+    r"|\d{4}-\d\d-\d\dT[\d:.]{8,24}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # CRI: Kubernetes' files
+)
+_SOURCE_RANK = re.compile(r"\brank=(\d{1,5})")
+_INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
+"""Open MPI 4 and MPICH tag each write of a process, not each line."""
+
+_NAME = r"(?P<name>[A-Za-z][\w.@-]{0,80})"
+_COMMON = tuple(map(re.compile, (
+    r"[\[(<{](?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})?[\])>}](?: ?[:|>])? ?",  # [rank1], (Rank 1):
+    r"(?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})? ?[:|>] ?",  # rank1:, R1 |
+    r" {0,4}(?P<label>\d{1,5}): ",  # srun --label
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d+\])?: ",  # journald, syslog
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?[ \t]{1,4}(?:\|[ \t])?",
+    r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?[ \t]",
+    r"\[pod/(?P<name>[^\]\n]{1,120})\] ?",  # kubectl logs --prefix
+    rf"\[{_NAME}(?P<more>[/: ][\w.-]{{1,60}})?\] ?",
+    rf"{_NAME} {{0,12}}\| ?",  # compose
+    rf"{_NAME}(?P<more>/\d{{1,5}}) ",  # torchx
+    rf"{_NAME}: ",  # pdsh, clush
+    rf"{_NAME}> ?",
+    rf"{_NAME}\t",  # parallel --tag
+)))  # fmt: skip
+"""What may stand before most lines of a text."""
+
+_NO_NAMES = frozenset(
+    [
+        "wandb",
+        "srun",
+        "slurmstepd",
+        "error",
+        "warning",
+        "info",
+        "debug",
+        "critical",
+        "fatal",
+        "usage",
+        "file",
+        "raise",
+        "note",
+        "hint",
+        "traceback",
+        "during",
+        "the",
+    ]
+)
+_PYTHON = re.compile(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
+"""Behind a tag, this shows that it is one."""
+
+
+class Line(NamedTuple):
+    """One line of a process."""
+
+    rank: int | None
+    source: str
+    """Node or process that the tags name, if they name no rank: `worker-1`."""
+    text: str
+
+
+def split(lines: Sequence[str]) -> Iterator[Line]:
+    """Each line without its tags.
+
+    Args:
+        lines: of a whole text, without control sequences.
+    """
+    are_nodes = any("torch/distributed/elastic" in line for line in lines)  # then a task of srun is a node
+    globals_of: dict[int, int] = {}
+    for task, source, line in _without_common(lines):
+        rank, local = None, None
+        while tag := _TAGS.match(line):
+            line = line[tag.end() :]
+            if tag["local"]:
+                local = int(tag["local"])
+            elif tag["source"]:
+                source = source or tag["source"]
+                named = _SOURCE_RANK.search(tag["source"])
+                rank = int(named[1]) if named else rank
+            elif word := tag["rank"] or tag["deck"] or tag["mpi"] or tag["hydra"]:
+                rank = int(word)
+                if tag["mpi"] or tag["hydra"]:
+                    line = _INNER_TAG.sub("", line)
+        if rank is not None and local is not None:
+            globals_of[local] = rank
+        if rank is None:
+            rank = globals_of.get(local, local) if local is not None else None if are_nodes else task
+        yield Line(rank, "" if rank is not None else source, line)
+
+
+def untagged(lines: Sequence[str]) -> list[str]:
+    """The lines of one process without tags."""
+    return [line.text for line in split(lines)]
+
+
+def _without_common(lines: Sequence[str]) -> Iterator[tuple[int | None, str, str]]:
+    """Each line without the tags that most lines have; the rank and the source in them."""
+    tags: list[re.Pattern[str]] = []
+    sample = [line for line in lines[-MOST_SAMPLED:] if line.strip() and not _TAGS.match(line)]
+    if 2 * len(sample) < min(len(lines), MOST_SAMPLED):
+        sample = []
+    while len(tags) < MAX_ROUNDS and (tag := next((one for one in _COMMON if _is_tag(one, sample)), None)):
+        tags.append(tag)
+        sample = [line[found.end() :] if (found := tag.match(line)) else line for line in sample]
+    for line in lines:
+        rank, source = None, ""
+        for tag in tags:
+            if not (found := tag.match(line)):
+                continue
+            line = line[found.end() :]
+            words = found.groupdict()
+            if word := words.get("rank") or words.get("label"):
+                rank = int(word)
+            elif words.get("name"):
+                source = words["name"] + (words.get("more") or "").replace(" ", "/")
+        yield rank, source, line
+
+
+def _is_tag(tag: re.Pattern[str], sample: Sequence[str]) -> bool:
+    found = [(one, line[one.end() :]) for line in sample if (one := tag.match(line))]
+    if 2 * len(found) <= len(sample) or not found:
+        return False
+    named = Counter(one["name"].lower() for one, _ in found) if "name" in tag.groupindex else Counter()
+    if any(name in _NO_NAMES for name in named) or 2 * len(named) > len(found) + 1:
+        return False
+    return bool(tag.groupindex.keys() & {"rank", "label"}) or any(_PYTHON.match(rest) for _, rest in found)
