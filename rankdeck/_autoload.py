@@ -1,4 +1,5 @@
-"""`import torch` calls this in a rank (entry point group `torch.backends`), so that scripts need no import of rankdeck.
+"""`import torch` calls this in a rank (entry point group `torch.backends`), so that scripts need no import of rankdeck. Before torch 2.5
+the template calls it, and `rankdeck.init_process_group`.
 
 Nothing here raises, because `import torch` would fail.
 """
@@ -13,10 +14,12 @@ from typing import Any
 from rankdeck._collectives import listen
 from rankdeck._imports import report_imports
 from rankdeck._metrics import log
+from rankdeck._torch_compat import joins_threads_with_lock, settle_before
 
 
+@functools.cache
 def register() -> None:
-    """Registers the profile's backend with torch if rankdeck provides it, and wraps `init_process_group`."""
+    """Registers the profile's backend with torch if rankdeck provides it, and wraps functions of `torch.distributed`. Once in a process."""
     try:
         _wrap_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
@@ -76,3 +79,6 @@ def _wrap_joining() -> None:
         return result
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+    if joins_threads_with_lock():
+        destroy = settle_before(dist.destroy_process_group)
+        dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy

@@ -43,6 +43,10 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
     with contextlib.suppress(ImportError):
         importlib.import_module("torch.distributed.nn.functional")
     backend = backend or _default_backend()
+    if "RANKDECK_RUN" in os.environ:
+        from rankdeck._autoload import register
+
+        register()
     if "mpi" in backend:
         import rankdeck.c10d.mpi  # registers the backend with torch
     if "ucc" in backend:

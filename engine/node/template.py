@@ -104,6 +104,12 @@ def warm() -> str:
                 return f"torch can't be imported: {error}"
     import torch
 
+    if not hasattr(
+        torch, "_import_device_backends"
+    ):  # before 2.5, torch does not call the entry point that ranks have for this
+        with contextlib.suppress(ImportError):
+            __import__("rankdeck._autoload")
+            sys.modules["rankdeck._autoload"].register()
     with contextlib.suppress(Exception):
         KEPT.append(sys.modules["torch._dynamo.trace_rules"].get_torch_obj_rule_map())
     return "CUDA was initialised by an import" if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from rankdeck._torch_compat import has_keys
 from rankdeck.store_host import PREFIX
 
 KEY = "RANKDECK_STORE_KEY"
@@ -90,6 +91,7 @@ class Board:
         """Sets a value."""
         key = f"{self.prefix}/{name}"
         self._store.set(key, sign(key, text))
+        self._wake(key)
 
     def put_first(self, name: str, text: str) -> None:
         """Sets a value, unless there is one already."""
@@ -97,10 +99,16 @@ class Board:
         there = self._store.compare_set(key, "", sign(key, text))
         if signed_text(key, there) is None:
             self._store.set(key, sign(key, text))
+        self._wake(key)
+
+    def _wake(self, key: str) -> None:
+        """Wakes ranks that wait for a value. `compare_set` does not, in the store of torch that has no libuv."""
+        self._store.set(f"{key}/there", "1")
 
     def get(self, name: str) -> str:
         """Returns a value, once it is there."""
         key = f"{self.prefix}/{name}"
+        self._store.wait([f"{key}/there"])
         while (text := signed_text(key, self._store.get(key))) is None:
             warn_of_forgery()
             time.sleep(POLL_INTERVAL)
@@ -109,7 +117,7 @@ class Board:
     def have_all(self, names: list[str]) -> bool:
         """Whether all these values are there."""
         keys = [f"{self.prefix}/{name}" for name in names]
-        return self._store.check(keys) and None not in self._look(keys)
+        return has_keys(self._store, keys) and None not in self._look(keys)
 
     def get_all(self, names: list[str]) -> list[str]:
         """Returns these values, once all are there."""

@@ -42,19 +42,6 @@ def let_go(error: BaseException) -> None:
         seen = seen.__context__ or seen.__cause__
 
 
-def abort_group() -> None:
-    """Ends the process group, even a partly formed one, without waiting for peers."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        try:
-            dist.distributed_c10d._abort_process_group()
-        except Exception:  # noqa: BLE001 - a backend without abort can be destroyed
-            dist.destroy_process_group()
-    # torch names a group by this count. A group that failed to form leaves it at 1, and ranks with different names never meet.
-    dist.distributed_c10d._world.group_count = 0
-
-
 def connections() -> Iterator[socket.socket]:
     """Yields the TCP connections of this process as duplicates, each open until the next. Listening sockets are left out."""
     for number in os.listdir("/proc/self/fd"):

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
+from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
 from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._leaving import (
     PeerLostError,
-    abort_group,
     let_go,
     may_be_peers_fault,
     shut_down,
@@ -268,10 +268,13 @@ class _Session:
         store.set_timeout(limit)
         if self._is_lost():
             raise PeerLostError(f"generation {standing.generation} lost a rank before it had formed")
-        dist.init_process_group(self.backend, store=store, rank=standing.rank, world_size=standing.world, timeout=limit)
+        timeout = limit if can_change_timeout() else timedelta(seconds=self.timeout)
+        dist.init_process_group(
+            self.backend, store=store, rank=standing.rank, world_size=standing.world, timeout=timeout
+        )
         self.sockets = sockets() - self.others
         share(self.state, arrivals, standing.rank)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
+        change_timeout(self.timeout)
 
     def _all_have_formed(self) -> bool:
         """Waits for the result of this attempt on every rank. Returns whether all ranks may train."""
