@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
 
 import click
-import msgspec
 
 from engine.commands.output import print_json
 from engine.core.metrics.line_formats import Line, LineFormats
@@ -42,12 +42,12 @@ def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) ->
         elif data.strip():
             click.echo(visible(data.decode(errors="replace")))
             click.echo(click.style(f"    {_words(reading)}", fg="green" if reading else "bright_black"))
-    end = {key: getattr(progress, key) for key in _END}
+    end = {key: _shown(getattr(progress, key)) for key in _END}
     if as_json:
-        print_json({"lines": shown, "end": msgspec.to_builtins(end)})
+        print_json({"lines": shown, "end": end})
     else:
         known = [
-            f"{key} {value:g}" if not isinstance(value, str) else value
+            f"{key} {value:g}" if isinstance(value, int | float) else f"{key} {value}" if key == "loss" else value
             for key, value in end.items()
             if value not in (None, "")
         ]
@@ -64,8 +64,29 @@ def _reading(line: Line, progress: RankProgress) -> dict[str, Any]:
         else line.format.title or "something else"
         if line.step is not None
         else "nothing",
-        "metrics": line.values,
+        "metrics": {key: _shown(value) for key, value in line.values.items()},
+        "why": _why(line, progress),
     }
+
+
+def _shown(value: Any) -> Any:
+    """A number; `nan`, `inf` and `-inf` as texts, because JSON has no such numbers."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _why(line: Line, progress: RankProgress) -> str:
+    """Why a number of a line is not that of the run; empty: it is, or there is none."""
+    of, loss = line.format.loss_of, line.values.get("loss")
+    if line.format.doubt:
+        return f"{line.format.doubt}: not read"
+    if line.format.is_summary:
+        return "values of the whole run, which are no points of a curve"
+    if loss is not None and progress.loss is None and loss == progress.placeholder:
+        return f"a loss of {loss:g} from the first step on: another rank owns the loss"
+    if loss is not None and of:
+        return f"{of} stands for the loss" if of == progress.loss_of else f"{of} is one of several losses"
+    is_held_out = line.format.is_aside and (line.step is None or line.format.counter.startswith("held out"))
+    return "held-out data" if is_held_out else ""
 
 
 def _words(reading: dict[str, Any] | None) -> str:
@@ -79,5 +100,6 @@ def _words(reading: dict[str, Any] | None) -> str:
             words[-1] += f"/{reading[of]}" if one in reading and of in reading else ""
     if reading["counts"] not in ("training", "nothing"):
         words[0] = visible(f"{reading['counts']}: {words[0]}, not the training's")
-    words += [visible(f"{key} = {value:g}") for key, value in reading["metrics"].items()]
-    return ", ".join(words)
+    for key, value in reading["metrics"].items():
+        words.append(visible(f"{key} = {value if isinstance(value, str) else f'{value:g}'}"))
+    return (", ".join(words) or "nothing") + (visible(f" ({reading['why']})") if reading["why"] else "")

@@ -27,6 +27,7 @@ from engine.core.plan.secrets import without_secrets
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
+from engine.core.words import rank_words
 from engine.runs.standbys import Standing
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
     rows = [("RUN", "STATE", "RANKS", "BACKEND", "STEP", "LOSS", "STARTED", "")]
     for run in shown:
         step = "" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
-        loss = "" if run.loss is None else f"{run.loss:.4g}"
+        loss = run.loss_odd if run.loss is None else f"{run.loss:.4g}"
         rows.append(
             (run.run, run.state, str(run.world_size), run.backend, step, loss, _ago(run.launched_at), run.reason)
         )
@@ -184,11 +185,14 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     """`rankdeck status`."""
     run = snapshot.run
     if as_json:
-        ranks = [{key: getattr(rank, key) for key in STATUS_KEYS} for rank in snapshot.ranks]
+        ranks = [
+            {key: getattr(rank, key) for key in STATUS_KEYS} | ({"loss": rank.loss_odd} if rank.loss_odd else {})
+            for rank in snapshot.ranks
+        ]
         failure = msgspec.to_builtins(run.failure) if run.failure else None
         print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
                      "backend": run.backend, "world_size": run.world_size,
-                     "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
+                     "step": run.step, "steps": run.steps, "loss": run.loss_odd or run.loss, "loss_ranks": run.loss_ranks, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
                      "aside": run.aside, "derived": run.is_derived,
                      "failure": failure, "metrics": _metrics(snapshot), "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
@@ -197,12 +201,14 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     doing = f" ({run.doing})" if run.doing else ""
     line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
     click.echo(visible(line))
+    if run.loss_ranks:
+        click.echo(f"loss of {rank_words(run.loss_ranks)}: {run.loss_odd if run.loss is None else f'{run.loss:.4g}'}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)
     gpu_names = ("GPU", "MEMORY") if has_gpus else ()
     rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", *gpu_names, "")]
     for rank in snapshot.ranks:
         rate = "" if rank.throughput is None else f"{'~' if rank.is_derived else ''}{rank.throughput:.4g} {rank.unit}/s"
-        loss = "" if rank.loss is None else f"{rank.loss:.4g}"
+        loss = rank.loss_odd if rank.loss is None else f"{rank.loss:.4g}"
         pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
         gpu = _gpu_words(rank.gpu) if has_gpus else ()
         rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, _note(rank)))

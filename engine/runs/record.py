@@ -155,6 +155,7 @@ def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> 
         step=run.step,
         steps=run.steps,
         loss=run.loss,
+        loss_odd=run.loss_odd,
         reason=run.failure.headline if run.failure and run.state != "succeeded" else run.doing,
         reachable=True,
         host=socket.gethostname(),

@@ -105,7 +105,8 @@ def _value_line(header: Header, width: int) -> Content:
             (f" {'~' if run.is_derived else ' '}{number(run.throughput, 6)}", ""),
             (f" {unit}/s" if unit else " per s", MUTED),
         ]
-    parts += [("  loss", MUTED), (f" {precise(header.loss):>{LOSS_CELLS}}", "")]
+    of = f" of {rank_words(run.loss_ranks)}" if run.loss_ranks else ""
+    parts += [(f"  loss{of}", MUTED), (f" {precise(header.loss):>{LOSS_CELLS}}", "")]
     if run.checkpoint is not None:
         since = f", {age(header.checkpoint_age)} ago" if header.checkpoint_age is not None else ""
         parts.append((f"  checkpoint {run.checkpoint}{since}", MUTED))

@@ -229,7 +229,7 @@ def is_whole(text: str, factor: float = 1.0) -> bool:
         return False
     value = float(text.replace(",", "").replace("_", ""))
     return factor != 1.0 or (
-        value < 1e15 and value == int(value) and ("." not in text or "e" in text.lower() or text.endswith(".0"))
+        value < 1e15 and value == int(value) and ("." not in text or "e" in text.lower() or text.endswith((".", ".0")))
     )
 
 

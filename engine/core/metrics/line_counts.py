@@ -12,7 +12,7 @@ Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
 """How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, with a bar, or with a number at its begin."""
 
 
-_BAR = re.compile(rf"\[{HIDDEN}{{4,9}}[<,]")
+BAR = re.compile(rf"\[{HIDDEN}{{4,9}}[<,]")
 """tqdm: `12/100 [00:01<00:09, …`, or `12it [00:01, …` without a known end."""
 _PERCENT = re.compile(r"\d{1,3}%\|?[^\d\[]*\Z")
 _GLYPHS = re.compile(r"\)?[ \t]*(?:\|#|\[[=>.#\-]{2,}\]?|[━╸╺─╾█▌▏▎▍]{2,})")
@@ -78,7 +78,7 @@ class LineCounts:
         self.used: set[int] = set()
         self.renamed: dict[int, str] = {}
         """Names of numbers that stand behind another one."""
-        bar = _BAR.search(self.text)
+        bar = BAR.search(self.text)
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0
         first = next((field.begin for field in self.fields if self._is_metric(field)), begin)

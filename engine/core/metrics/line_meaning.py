@@ -18,7 +18,7 @@ from engine.core.metrics.fields import (
     pace_of_unit,
     rate_of_unit,
 )
-from engine.core.metrics.line_counts import Kind, LineCounts
+from engine.core.metrics.line_counts import BAR, Kind, LineCounts
 from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
 from engine.core.metrics.sections import Section
 
@@ -92,6 +92,8 @@ class _Reading(LineCounts):
         self.values: dict[str, Value] = {}
         self.part: Value | None = None
         self.part_name, self.doubt = "", ""
+        self.total_name = False
+        """Whether the loss of the run was named on this line."""
         self.is_summary = "runtime" in self.lower or _SUMMARY.match(self.text) is not None
         self.held_out_spans = [found.span() for found in _HELD_OUT_OBJECT.finditer(self.text)]
         self.is_known = False
@@ -111,10 +113,16 @@ class _Reading(LineCounts):
             meaning = meaning_of(name, field.unit, self.names) if name else Meaning("none", "")
             before = self.held_out
             self.held_out = before or any(begin < field.begin < end for begin, end in self.held_out_spans)
-            self._take_value(field, meaning)
+            self._take_value(field, meaning, name)
             self.held_out = before
 
-    def _take_value(self, field: Field, meaning: Meaning) -> None:
+    def _is_total(self, name: str) -> bool:
+        """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""
+        is_total = "total" in name.lower() and not self.total_name
+        self.total_name = self.total_name or name.lower() == "loss" or is_total
+        return is_total
+
+    def _take_value(self, field: Field, meaning: Meaning, name: str) -> None:
         role, key, factor = meaning
         place = field.number
         if role in ("loss", "val_loss", "part", "known", "other") and self._is_doubtful(place):
@@ -135,6 +143,8 @@ class _Reading(LineCounts):
             case "loss" | "val_loss":
                 if role == "loss" and self.held_out and "train" not in field.name.lower():
                     role = "val_loss"
+                if role == "loss" and self._is_total(name):
+                    self.values.pop("loss", None)
                 self._add("known", role, place, self._multiple(field))
             case "part":
                 if self.part is None and not self.held_out:
@@ -259,13 +269,22 @@ class _Reading(LineCounts):
 
 
 def _last_report(line: Fields, names: Names) -> Fields:
-    """Of several reports on one line, `step 1 loss 2.5; step 2 loss 2.4`, the last one."""
-    steps = [place for place, field in enumerate(line.fields) if meaning_of(field.name, "", names).role == "step"]
-    alike = [at for at in steps if line.fields[at].name == line.fields[steps[0]].name]
-    numbers = {line.numbers.texts[line.fields[at].number] for at in alike}
-    if len(alike) < 2 or len(numbers) < len(alike) or any(after - at < 2 for at, after in pairwise(alike)):
+    """Of several reports on one line, `step 1 loss 2.5; step 2 loss 2.4` or bars one after the other, the last one."""
+    text, fields, numbers = line
+    steps = [place for place, field in enumerate(fields) if meaning_of(field.name, "", names).role == "step"]
+    alike = [at for at in steps if fields[at].name == fields[steps[0]].name]
+    bars = [found.start() for found in BAR.finditer(text)]
+    if len(bars) > 1:
+        cut = text.find("]", bars[-2]) + 1
+    elif (
+        len(alike) > 1
+        and len({numbers.texts[fields[at].number] for at in alike}) == len(alike)
+        and all(after - at > 1 for at, after in pairwise(alike))
+    ):
+        cut = fields[alike[-1] - 1].end
+    else:
         return line
-    return line._replace(fields=line.fields[alike[-1] :])
+    return Fields(" " * cut + text[cut:], [field for field in fields if field.begin >= cut], numbers)
 
 
 def understand(line: Fields, names: Names, section: Section = "training") -> Format | None:

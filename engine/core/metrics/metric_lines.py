@@ -75,6 +75,8 @@ class MetricReader:
         self._frame = b""
         """The last line, where that is a frame of a traceback."""
         self._section: Section = "training"
+        self._total: int | None = None
+        """Of the training's count, when a section of held-out data began."""
         self._in_object = False
         """Whether the section ends with a closing bracket."""
         self._table: Table | None = None
@@ -154,11 +156,15 @@ class MetricReader:
             if recipe is not None or has_row:
                 is_brief = is_many and place % 8 != 0 and place < last
                 line = self._read_one(lines[place], shape, recipe, brief=is_brief)
-                known = self._formats.known[self._section]
+                if known is not self._formats.known[self._section]:
+                    known = self._formats.known[self._section]
+                    self._total = next((one.steps for one in reversed(found) if one.steps), self._total)
             if place in own:
                 line = _with_own(line, own[place])
             if line is not None:
                 found.append(line)
+        if found and self._section == "training":
+            self._total = found[-1].steps or self._total
         return found
 
     def _without_sources(self, text: bytes) -> bytes:
@@ -189,7 +195,19 @@ class MetricReader:
         return frozenset(new) - frozenset(new[::-stride])
 
     def _read_one(self, line: bytes, shape: bytes, recipe: object, *, brief: bool = False) -> Line | None:
-        section = self._section
+        found = self._read_in(line, shape, recipe, self._section, brief=brief)
+        if self._section in ("held out", "summary") and found is not None and found.format.is_of_training:
+            if self._total is not None and found.steps not in (
+                None,
+                self._total,
+            ):  # another total: the validation counts
+                rows = self._formats.known["held out table"]
+                return self._read_in(line, shape, rows.get(shape, _MISSING), "held out table", brief=brief)
+            self._section = "training"
+        return found
+
+    def _read_in(self, line: bytes, shape: bytes, recipe: object, section: Section, *, brief: bool) -> Line | None:
+        """Reads a line of a section."""
         if self._table is not None and shape not in self._no_rows:
             row = row_text(self._table, line.decode("utf-8", "replace"))
             if row is not None:
@@ -200,15 +218,11 @@ class MetricReader:
                 self._no_rows.add(shape)
         if isinstance(recipe, Recipe):
             try:
-                if section != "training" and recipe.format.is_of_training:
-                    self._section = "training"
                 return read_line(recipe, line, brief=brief)
             except (ValueError, LookupError):
                 recipe = _MISSING
         if recipe is _MISSING or isinstance(recipe, str):
             recipe = self._formats.learn(line, shape, section)
-            if section != "training" and isinstance(recipe, Line) and recipe.format.is_of_training:
-                self._section = "training"
         if isinstance(recipe, Heading):
             self._section, self._in_object = recipe.section, recipe.is_object and recipe.section != "training"
         if isinstance(recipe, Table):

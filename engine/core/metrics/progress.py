@@ -137,6 +137,8 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         if step != progress.step:
             progress.phase = ""
         progress.step = step
+        if progress.steps is not None and step > progress.steps:
+            progress.steps = None  # a bar counts something else
     if isinstance(phase := record.get("phase"), str):
         progress.phase = "" if phase == TRAINING else phase[:MAX_PHASE]
     if (steps := _whole(record.get("steps"))) is not None:
@@ -272,6 +274,8 @@ def _set_steps(progress: RankProgress, counter: Counter) -> None:
     if counter.is_lead and counter.advances < 2:
         return
     progress.step = whole(counter.step)
+    if progress.steps is not None and counter.step > progress.steps:
+        progress.steps = None  # the total of another count
     if not counter.of_epoch:
         progress.epoch_step = progress.epoch_steps = None
         progress.steps = counter.total if counter.total is not None or counter.is_pair else progress.steps

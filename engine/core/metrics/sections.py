@@ -24,7 +24,7 @@ _HEADING = re.compile(
     r"(?:\A|[\]>|*=#:.,-])[\s>|*=#-]*[\"']?(?:(?:running|begin(?:ning)?|start(?:ing)?|final)[ ]+(?:the[ ]+)?)?"
     r"(?:(?P<held>val(?:id(?:ation|ating)?)?|eval(?:uat(?:ion|ing))?|test(?:ing)?|dev)|(?P<train>train(?:ing)?)|(?P<best>best iteration))\b[\"']?"
     r"(?P<what>(?:[ _](?:sets?|net|metrics?|performance|results?|perplexity|errors?|data(?:set)?|stats|statistics|phase|report|scores?|summary"
-    r"|on|is|at|the|after|for|of|epoch|step|(?:\(#)?\d+\)?(?:/\d+)?))*)(?:,[ ]epoch[ ]\d+(?:/\d+)?)?[ ]*(?:\([^()]{0,40}\)[ ]*)?(?P<end>[:*=#{ -]*)\Z",
+    r"|begins?|starts?|on|is|at|the|after|for|of|epoch|step|(?:\(#)?\d+\)?(?:/\d+)?))*)(?:,[ ]epoch[ ]\d+(?:/\d+)?)?[ ]*(?:\([^()]{0,40}\)[ ]*)?(?P<end>[:*=#{. -]*)\Z",
     re.IGNORECASE,
 )
 _NO_SECTION = re.compile(r"(?<![\s*=#:>|-])[:*=#-]\Z")

@@ -13,7 +13,7 @@ _SEPARATORS = ((",", re.compile(r"[ \t]*,[ \t]*")), ("|", re.compile(r"[ \t]*\|[
                ("  ", re.compile(r"[ \t]{2,}")))  # fmt: skip
 _COLUMN = re.compile(r"#\Z|[A-Za-z_][\w@./ ()%+-]{0,40}\Z")
 _CELL = re.compile(
-    r"[-+]?[\d.]*\d\.?(?:e[-+]?\d+)?[kmg%]?(?:/\d+)?\Z|[-+]?(?:nan|inf)\Z|(?:\d+:)+\d+(?:\.\d+)?\Z|-?\Z", re.IGNORECASE
+    r"[-+]?[\d.]*\d\.?(?:e[-+]?\d+)?[kmgs%]?(?:/\d+)?\Z|[-+]?(?:nan|inf)\Z|(?:\d+:)+\d+(?:\.\d+)?\Z|-?\Z", re.IGNORECASE
 )
 _NAMED_CELL = re.compile(r"[A-Za-z][\w/ .-]{0,30}: ?([\d.]+)(?![\w.])")
 """`images/sec: 346.0 +/- 0.5`."""

@@ -36,6 +36,8 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     step: int | None = None
     loss: float | None = None
+    loss_odd: str = ""
+    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
     throughput: float | None = None
     unit: str = ""
     gpu: GpuUse | None = None
@@ -128,6 +130,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     restart: str
     """What a restart would do now, in words; empty: nothing."""
     nodes: tuple[NodeView, ...]
+    loss_odd: str = ""
+    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
+    loss_ranks: tuple[int, ...] = ()
+    """The ranks that own the loss, where others of a pipeline print a placeholder; empty: each that prints one."""
     activity: Activity = "unknown"
     """What the run is doing. Decisions read it; `doing` is for people."""
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
@@ -217,6 +223,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
     stalled: bool = False
     """Whether ranks hang."""
+    loss_odd: str = ""
+    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ def _rank_view(
         generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
         loss=_finite(progress.loss),
+        loss_odd=_odd(progress.loss),
         throughput=_finite(progress.throughput) if is_alive and not is_stalled and not _rejoins(state) else None,
         unit=progress.unit,
         gpu=gpu if is_alive else None,
@@ -143,6 +144,10 @@ def _loss_note(progress: RankProgress) -> str:
     return "" if progress.loss is None or math.isfinite(progress.loss) else f"the loss is {progress.loss}"
 
 
+def _odd(value: float | None) -> str:
+    return "" if value is None or math.isfinite(value) else str(value)
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
@@ -188,6 +193,8 @@ def run_view(
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved, unit = newest_checkpoint(progress), _unit(progress)
     losses = [one.loss for one in progress if one.loss is not None]
+    loss = sum(losses) / len(losses) if losses else None
+    is_pipeline = any(one.loss is None and one.placeholder is not None for one in progress)
     current, again = current_activity(state, progress), next_restart(state, progress)
     return RunView(
         run=state.run,
@@ -214,7 +221,9 @@ def run_view(
         epoch_steps=newest.epoch_steps,
         aside=next((one.aside for _, one in _alive(state, progress) if one.aside), ""),
         is_derived=any(one.is_derived for one in progress),
-        loss=_finite(sum(losses) / len(losses)) if losses else None,
+        loss=_finite(loss),
+        loss_odd=_odd(loss),
+        loss_ranks=tuple(rank for rank, one in enumerate(progress) if one.loss is not None) if is_pipeline else (),
         throughput=_throughput(state, progress, stall),
         unit=unit,
         checkpoint=saved.checkpoint,
