@@ -204,7 +204,7 @@ class WarmServer:
     def takes(self, request: Request) -> bool:
         """Whether ranks of this run are to be forked, and may do without parts of torch."""
         try:
-            is_warm = json.loads(Path(request.words[1], "plan.json").read_bytes())["warm"] is True
+            is_warm = json.loads(Path(request.words[1], "plan.json").read_bytes())["launch"]["warm"] is True
         except (OSError, ValueError, KeyError, IndexError):
             return False
         return is_warm and request.environment.get("RANKDECK_TESTS_TORCH") != "whole"

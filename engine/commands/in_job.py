@@ -223,7 +223,7 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
     spare = tuple(slot.node for slot in slots[job.nodes :])
     return msgspec.structs.replace(
         plan, submission=submitted.submission, program=program, spare_nodes=len(spare),
-        spare_names=spare if plan.sync == "none" else (),
+        spare_names=spare if plan.launch.sync == "none" else (),
     )  # fmt: skip
 
 

@@ -111,11 +111,11 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
             *(_submission_rows(plan.submission) if plan.submission else []),
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
-            ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
-            ("failure", plan.policy.on_failure),
-            *([("preload", ", ".join(plan.preload))] if plan.warm and plan.preload else []),
+            ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.launch.stop_ladder)),
+            ("failure", plan.launch.on_failure),
+            *([("preload", ", ".join(plan.preload))] if plan.launch.warm and plan.preload else []),
             *([("imports", slow_import_words(plan))] if plan.slow_imports else []),
-            *([("bind", f"{plan.bind}: {BIND_WORDS[plan.bind]}")] if plan.bind != "none" else []),
+            *([("bind", f"{plan.layout.bind}: {BIND_WORDS[plan.layout.bind]}")] if plan.layout.bind != "none" else []),
         ]
     )
     click.echo("")

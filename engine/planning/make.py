@@ -88,19 +88,19 @@ def make_plan(
 
 def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
     """The plan with the CPUs of ranks on this machine; others know theirs when they are asked."""
-    if plan.bind == "none":
+    if plan.layout.bind == "none":
         return plan
     environment = {**os.environ, **plan.env} if plan.backend.device == "cuda" else None
     nodes = list(plan.nodes)
     for number, node in enumerate(nodes):
         try:
             if node.transport == "local":
-                cpus = map(cores.words, cores.shares(plan.bind, len(node.ranks), environment))
+                cpus = map(cores.words, cores.shares(plan.layout.bind, len(node.ranks), environment))
                 nodes[number] = replace(node, cpus=tuple(cpus))
         except ValueError as error:
             if checked:
                 hint = "start fewer ranks, or set layout.bind to numa or none"
-                raise CheckError(f"layout.bind is {plan.bind}, and there are {error}", hint=hint) from None
+                raise CheckError(f"layout.bind is {plan.layout.bind}, and there are {error}", hint=hint) from None
     return replace(plan, nodes=tuple(nodes))
 
 
@@ -360,9 +360,9 @@ def _check_this_machine(plan: LaunchPlan) -> None:
             f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to a folder that exists"
         )
     script = Path(plan.program.target)
-    if plan.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them
-        if shutil.which(plan.wrap[0]) is None:
-            raise CheckError(f"there is no program {plan.wrap[0]!r}", hint="correct launch.wrap, or install it")
+    if plan.launch.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them
+        if shutil.which(plan.launch.wrap[0]) is None:
+            raise CheckError(f"there is no program {plan.launch.wrap[0]!r}", hint="correct launch.wrap, or install it")
         return
     if plan.program.kind == "script" and not script.is_file():
         raise CheckError(
@@ -371,7 +371,7 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         )
     if plan.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
-    if plan.rank_wrap and shutil.which(plan.rank_wrap[0]) is None:
-        raise CheckError(f"there is no program {plan.rank_wrap[0]!r}", hint="correct rank.wrap, or install it")
+    if plan.rank.wrap and shutil.which(plan.rank.wrap[0]) is None:
+        raise CheckError(f"there is no program {plan.rank.wrap[0]!r}", hint="correct rank.wrap, or install it")
     if shutil.which(plan.python) is None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")

@@ -12,6 +12,7 @@ import msgspec
 
 from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import AUTO_PRELOAD
 from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
 from engine.linux.files import open_regular, replace_file
 from engine.runs.paths import private_folder, state_folder
@@ -53,7 +54,7 @@ def with_known_imports(plan: LaunchPlan) -> LaunchPlan:
     user might add.
     """
     known = recall_imports(plan)
-    if not plan.preload_auto:
+    if plan.launch.preload != AUTO_PRELOAD:
         return msgspec.structs.replace(plan, slow_imports=slow_imports(plan, known))
     modules = tuple(name for name in known.modules if is_module_name(name) and name not in known.refused)
     return msgspec.structs.replace(plan, preload=modules[:MAX_PRELOAD])
@@ -61,7 +62,7 @@ def with_known_imports(plan: LaunchPlan) -> LaunchPlan:
 
 def slow_imports(plan: LaunchPlan, known: ScriptImports) -> tuple[tuple[str, float], ...]:
     """Modules worth adding to `launch.preload`, and the seconds of their imports in a rank; none if the profile says `auto`."""
-    if plan.preload_auto or not plan.warm or plan.rank_wrap:
+    if plan.launch.preload == AUTO_PRELOAD or not plan.launch.warm or plan.rank.wrap:
         return ()
     free = MAX_PRELOAD - len(plan.preload)
     found = [

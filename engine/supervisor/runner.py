@@ -71,8 +71,8 @@ class Runner:
         self.ingest = Ingest(
             paths,
             plan.world_size,
-            plan.metric_patterns,
-            Names(loss=plan.metric_loss, step=plan.metric_step, ignore=plan.metric_ignore),
+            plan.metrics.patterns,
+            Names(loss=plan.metrics.loss, step=plan.metrics.step, ignore=plan.metrics.ignore),
             on_change=run.changed_ranks.add,
             on_waiting=self._take_waiting,
             on_joined=self._take_joined,

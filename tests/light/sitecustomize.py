@@ -195,7 +195,11 @@ def ranks_need_torch(program: str) -> bool:
         text = Path(plan["program"]["target"]).read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError):
         return True
-    return plan["program"]["kind"] != "script" or plan["warm"] or any(word in text for word in ("torch", "elastic"))
+    return (
+        plan["program"]["kind"] != "script"
+        or plan["launch"]["warm"]
+        or any(word in text for word in ("torch", "elastic"))
+    )
 
 
 def bare_torch() -> None:

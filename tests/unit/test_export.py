@@ -75,7 +75,9 @@ def test_what_ranks_wrote_can_not_act_in_a_report(paths: RunPaths):
     run = msgspec.structs.replace(snapshot.run, failure=failure, doing=HOSTILE, program=HOSTILE)
     ranks = tuple(msgspec.structs.replace(rank, note=HOSTILE, node=HOSTILE) for rank in snapshot.ranks)
     snapshot = msgspec.structs.replace(snapshot, run=run, ranks=ranks, events=(EventLine(seq=1, at=1.0, text=HOSTILE),))
-    plan = msgspec.structs.replace(read_plan(paths), env={"API_TOKEN": "swordfish", HOSTILE: HOSTILE}, workdir=HOSTILE)
+    plan, replace = read_plan(paths), msgspec.structs.replace
+    launch = replace(plan.launch, workdir=HOSTILE)
+    plan = replace(plan, env={"API_TOKEN": "swordfish", HOSTILE: HOSTILE}, launch=launch)
     text = report_html(snapshot, plan, None, HOSTILE, 1.0, show_secrets=False)
     assert "<script" not in text
     assert "swordfish" not in text

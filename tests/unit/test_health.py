@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.core.metrics.health import SPIKE_PAUSE, Health, Limits, Notice
+from engine.core.metrics.health import SPIKE_PAUSE, Health, Notice
 from engine.core.metrics.progress import RankProgress, take_record
 from engine.core.metrics.series import Point
+from engine.core.plan.profile import HealthLimits
 
 
 class Run:
     """Ranks that make a step every so many seconds, looked at once a second."""
 
-    def __init__(self, ranks: int = 4, limits: Limits = Limits(), steps: int | None = None) -> None:  # noqa: B008
+    def __init__(self, ranks: int = 4, limits: HealthLimits = HealthLimits(), steps: int | None = None) -> None:  # noqa: B008
         self.health = Health(ranks, limits)
         self.progress = [RankProgress(steps=steps) for _ in range(ranks)]
         self.now = 0.0
@@ -162,8 +163,8 @@ def test_of_two_ranks_the_slower_one_is_marked():
     assert run.marked("slow") == [0]
 
 
-@pytest.mark.parametrize("limits", [Limits(stalled=0), Limits(slow=0)])
-def test_zero_switches_a_report_off(limits: Limits):
+@pytest.mark.parametrize("limits", [HealthLimits(stalled=0), HealthLimits(slow=0)])
+def test_zero_switches_a_report_off(limits: HealthLimits):
     run = Run(limits=limits)
     run.go(60, lambda rank: 3.0 if rank == 0 else 1.0)
     run.go(100, nobody)

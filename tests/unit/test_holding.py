@@ -26,7 +26,7 @@ class Watched:
     def __init__(self, story: Story, hold_for: float = 0.0) -> None:
         self.events: list[AnyEvent] = []
         self.let_go = 0
-        plan = SimpleNamespace(policy=SimpleNamespace(hold_for=hold_for))
+        plan = SimpleNamespace(launch=SimpleNamespace(hold_for=hold_for))
         run: Any = SimpleNamespace(state=story.state, plan=plan, handle=self.events.append)
         orders: Any = SimpleNamespace(let_go=self.count)
         self.watch = HoldWatch(run, orders)

@@ -252,14 +252,14 @@ def test_auto_starts_one_rank_where_nothing_is_counted() -> None:
 
 def test_words_before_a_rank_are_its_own_and_need_no_template() -> None:
     plan = make({"rank": {"wrap": ["nsys", "-o", "{run}/rank{rank}"]}})
-    assert not plan.warm
+    assert not plan.launch.warm
     assert rank_argv(plan, "/l", plan.places[1], "/runs/a")[:4] == ("nsys", "-o", "/runs/a/rank1", plan.python)
     assert rank_argv(plan, "/l")[:3] == ("nsys", "-o", "{run}/rank{rank}")
 
 
 def test_a_container_is_around_the_words_of_a_rank_and_has_a_python_of_its_own() -> None:
     plan = make({"launch": {"wrap": ["apptainer", "exec", "a.sif"]}, "rank": {"wrap": ["nsys", "-o", "{rank}"]}})
-    assert not plan.warm
+    assert not plan.launch.warm
     argv = rank_argv(plan, "/l", plan.places[1], "/runs/a")
     assert argv[:7] == ("apptainer", "exec", "a.sif", "nsys", "-o", "1", "python3")
     assert plan.rank_python == ("apptainer", "exec", "a.sif", "python3")

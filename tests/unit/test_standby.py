@@ -95,7 +95,7 @@ def test_a_key_shows_no_variable_and_that_of_this_process_stays_the_same() -> No
 def test_a_standby_helps_only_where_ranks_are_forked_on_this_machine() -> None:
     plan = plan_of()
     assert can_stand_by(plan)
-    assert not can_stand_by(msgspec.structs.replace(plan, warm=False))
+    assert not can_stand_by(msgspec.structs.replace(plan, launch=msgspec.structs.replace(plan.launch, warm=False)))
     node = msgspec.structs.replace(plan.nodes[0], transport="ssh")
     assert not can_stand_by(msgspec.structs.replace(plan, nodes=(node,)))
 
@@ -235,7 +235,8 @@ def test_modules_that_ranks_import_slowly_are_offered_where_they_can_be_shared(
 
 def test_scripts_that_have_not_run_for_longest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
-    plans = [msgspec.structs.replace(plan_of(), workdir=f"/work{number}") for number in range(MOST_KEPT + 1)]
+    plan, replace = plan_of(), msgspec.structs.replace
+    plans = [replace(plan, launch=replace(plan.launch, workdir=f"/work{at}")) for at in range(MOST_KEPT + 1)]
     for number, plan in enumerate(plans):
         remember_modules(plan, ("numpy",), {})
         if number == 0:

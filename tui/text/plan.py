@@ -67,17 +67,17 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)
     if plan.fallback:
         lines += labelled("fallback", ", then ".join(backend.name for backend in plan.fallback), width)
-    if plan.bind != "none":
+    if plan.layout.bind != "none":
         cpus = [f"{rank}: {cpus}" for node in plan.nodes for rank, cpus in zip(node.ranks, node.cpus, strict=False)]
-        lines += labelled("bind", [f"{plan.bind}, {BIND_WORDS[plan.bind]}", *cpus], width)
-    if plan.warm and plan.preload:
+        lines += labelled("bind", [f"{plan.layout.bind}, {BIND_WORDS[plan.layout.bind]}", *cpus], width)
+    if plan.launch.warm and plan.preload:
         lines += labelled("preload", ", ".join(plan.preload), width)
     if plan.slow_imports:
         lines += labelled("imports", slow_import_words(plan), width, style="$text-accent")
-    policy = plan.policy
+    policy = plan.launch
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)
-    ladder = ", ".join(f"{name} {seconds:g} s" for name, seconds in plan.stop_ladder)
+    ladder = ", ".join(f"{name} {seconds:g} s" for name, seconds in plan.launch.stop_ladder)
     lines += labelled("stopping", ladder, width)
     if plan.env:
         lines += labelled("env", _pairs(plan.env), width)

@@ -62,7 +62,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine_question(plan: LaunchPlan, node: PlannedNode) -> dict[str, object]:
     """The parameters of a plan for the question whose answer is `Machine`."""
-    return {"bind": plan.bind, "count": len(node.ranks), "device": plan.backend.device, "env": plan.env}
+    return {"bind": plan.layout.bind, "count": len(node.ranks), "device": plan.backend.device, "env": plan.env}
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:

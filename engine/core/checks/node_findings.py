@@ -116,10 +116,10 @@ def _cores(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     if machine.cpus_trouble:
         hint = "give the node fewer ranks, get more cores, or set layout.bind to numa or none"
         return fail(node.name, "cores", machine.cpus_trouble, hint)
-    if plan.bind == "none" or not machine.cpus:
+    if plan.layout.bind == "none" or not machine.cpus:
         return ok(node.name, "cores", f"{count(machine.cores, 'CPU')} for {count(len(node.ranks), 'rank')}, not bound")
     bound = (f"rank {rank} on {cpus}" for rank, cpus in zip(node.ranks, machine.cpus, strict=False))
-    return ok(node.name, "cores", f"{plan.bind}: {', '.join(bound)}")
+    return ok(node.name, "cores", f"{plan.layout.bind}: {', '.join(bound)}")
 
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.series import Point
+from engine.core.plan.profile import HealthLimits
 from engine.core.words import rank_words
 
 Mark = Literal["stalled", "slow", "nan"]
@@ -47,21 +48,6 @@ SPIKE_PAUSE = 60.0
 
 NEW_RATES = 5
 """Seconds of throughput that are compared with those before."""
-
-
-class Limits(NamedTuple):
-    """When something is reported; 0 switches a report off. The keys of `[health]` in a profile."""
-
-    stalled: float = 10.0
-    """Times the usual interval between steps without a new one."""
-    least: float = 30.0
-    """Seconds without a new step, at least."""
-    slow: float = 1.5
-    """Times the usual interval of the other ranks."""
-    spike: float = 8.0
-    """Times the usual deviation of the loss above its level."""
-    drop: float = 0.5
-    """Share of the usual throughput."""
 
 
 class RankMark(NamedTuple):
@@ -127,7 +113,7 @@ class _Pace:
 class Health:
     """What is wrong with the ranks of an attempt. Fed once a second with what is known of them."""
 
-    def __init__(self, world_size: int, limits: Limits, now: float = 0.0) -> None:
+    def __init__(self, world_size: int, limits: HealthLimits, now: float = 0.0) -> None:
         """`now`: seconds of any clock, as in `look`."""
         self._limits = limits
         self._paces = [_Pace(now) for _ in range(world_size)]

@@ -16,7 +16,7 @@ from engine.core.plan.batch.job import Submission
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
-from engine.core.plan.profile import AUTO_PRELOAD, Bind, Profile, Transport
+from engine.core.plan.profile import AUTO_PRELOAD, HealthLimits, Launch, Layout, Metrics, Profile, Rank, Transport
 from engine.core.words import import_words, preload_words
 
 
@@ -89,28 +89,10 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs that each of its ranks is bound to, such as `0-3,8`, if they are known before the launch."""
 
 
-class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a rank fails, or its loss is not finite. `hold_for`: seconds after which a run that holds ends; 0: never."""
-
-    on_failure: Literal["hold", "stop", "restart"]
-    max_restarts: int
-    hold_for: float = 0.0
-    on_nan: Literal["ignore", "hold", "stop"] = "ignore"
-
-
-class HealthLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a rank or a curve is reported; see `metrics.health.Limits`, which has the same fields."""
-
-    stalled: float = 10.0
-    least: float = 30.0
-    slow: float = 1.5
-    spike: float = 8.0
-    drop: float = 0.5
-
-
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One launch.
 
+    `launch`, `layout`, `rank`, `metrics`, `health`: sections of the profile, with the Python, folder and `warm` that were found for them.
     `env`: the profile's variables for every rank; `env_defaults`: variables that apply unless the node's own environment sets them;
     `rank_environment` adds those that differ between ranks.
     """
@@ -127,50 +109,47 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     nodes: tuple[PlannedNode, ...]
     places: tuple[Place, ...]
-    reach: Reach
     program: Program
-    python: str
-    workdir: str
-    sync: Literal["none", "rsync"]
+    launch: Launch
+    layout: Layout
+    rank: Rank
+    metrics: Metrics
+    health: HealthLimits
+    slurm_job: str = ""
+    """The number of the Slurm job that has the nodes; empty: none."""
     env: dict[str, str]
     env_defaults: dict[str, str]
-    warm: bool
     preload: tuple[str, ...] = ()
-    """Modules that the template imports besides torch, before it forks ranks."""
-    preload_auto: bool = False
-    """Whether `preload` comes from the last run of the script."""
+    """Modules that the template imports besides torch, before it forks ranks: with `launch.preload = "auto"`, those of the last run."""
     slow_imports: tuple[tuple[str, float], ...] = ()
     """Modules that are worth adding to `preload`, and the seconds that their imports took in a rank."""
-    policy: FailurePolicy
-    on_disconnect: Literal["keep", "stop"]
-    lease: float
-    stop_ladder: tuple[tuple[str, float], ...]
-    metric_patterns: tuple[str, ...]
     warnings: tuple[EnvWarning, ...] = ()
     """Warnings about variables. They do not change the launch."""
-    rank_wrap: tuple[str, ...] = ()
-    """Words before the command line of each rank. Ranks that have them start without a template, as programs of their own."""
-    wrap: tuple[str, ...] = ()
-    """Words before `python`, the same for everything that it runs: a container's. Agents run outside, with `outer_python`."""
-    bind: Bind = "none"
-    """What the ranks of each node are bound to."""
     outer_python: str = ""
-    """The Python of agents, if that of ranks is inside `wrap`; empty: they share one."""
+    """The Python of agents, if that of ranks is inside `launch.wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0
     """Nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost."""
     spare_names: tuple[str, ...] = ()
     """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
-    metric_loss: str = ""
-    metric_step: str = ""
-    metric_ignore: tuple[str, ...] = ()
-    """`metrics.loss`, `metrics.step` and `metrics.ignore` of the profile."""
     linger: float = 0.0
     """Seconds that a standby stays after the run; 0: none does."""
-    health: HealthLimits = HealthLimits()
-    environment: Literal["torchrun", "plain"] = "torchrun"
-    """Whether ranks get torchrun's variables. A script that starts its own ranks needs an environment without them."""
+
+    @property
+    def reach(self) -> Reach:
+        """How nodes are reached."""
+        return Reach(ssh_options=self.layout.ssh_options, setup=self.launch.setup, slurm_job=self.slurm_job)
+
+    @property
+    def python(self) -> str:
+        """The Python of ranks."""
+        return self.launch.python or ""
+
+    @property
+    def workdir(self) -> str:
+        """The folder in which ranks start, as an absolute path."""
+        return self.launch.workdir
 
     @property
     def world_size(self) -> int:
@@ -185,7 +164,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rank_python(self) -> tuple[str, ...]:
         """The words that start the Python of ranks."""
-        return (*self.wrap, self.python)
+        return (*self.launch.wrap, self.python)
 
     @property
     def node_python(self) -> str:
@@ -228,6 +207,8 @@ def build_plan(
         defaults["OMP_NUM_THREADS"] = "1"
     recipe, launch = profile.recipe, profile.launch
     node_python = "python3" if launch.setup else facts[0].python
+    python = launch.python or ("python3" if launch.wrap else node_python)
+    warm = launch.warm and not profile.rank.wrap and not launch.wrap
     kind: Literal["recipe", "script", "module"] = "recipe" if recipe.name else "script" if recipe.script else "module"
     return LaunchPlan(
         name=profile.name,
@@ -236,35 +217,17 @@ def build_plan(
         timeout=profile.backend.timeout,
         nodes=_planned_nodes(profile.layout.transport, [node for node, _ in counts], places),
         places=places,
-        reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup, slurm_job=slurm_job),
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
-        python=launch.python or ("python3" if launch.wrap else node_python),
+        launch=replace(launch, python=python, workdir=workdir, warm=warm),
+        layout=profile.layout,
+        rank=profile.rank,
+        metrics=profile.metrics,
+        health=profile.health,
+        slurm_job=slurm_job,
         outer_python=node_python if launch.wrap else "",
-        workdir=workdir,
-        sync=profile.launch.sync,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
-        warm=launch.warm and not profile.rank.wrap and not launch.wrap,
         preload=() if launch.preload == AUTO_PRELOAD else launch.preload,
-        preload_auto=launch.preload == AUTO_PRELOAD,
-        rank_wrap=profile.rank.wrap,
-        wrap=launch.wrap,
-        bind=profile.layout.bind,
-        policy=FailurePolicy(
-            on_failure=profile.launch.on_failure,
-            max_restarts=profile.launch.max_restarts,
-            hold_for=profile.launch.hold_for,
-            on_nan=profile.launch.on_nan,
-        ),
-        on_disconnect=profile.launch.on_disconnect,
-        lease=profile.launch.lease,
-        stop_ladder=profile.launch.stop_ladder,
-        metric_patterns=profile.metrics.patterns,
-        metric_loss=profile.metrics.loss,
-        metric_step=profile.metrics.step,
-        metric_ignore=profile.metrics.ignore,
-        health=HealthLimits(**msgspec.structs.asdict(profile.health)),
-        environment=profile.launch.environment,
     )
 
 

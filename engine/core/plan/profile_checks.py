@@ -11,7 +11,7 @@ from engine.core.plan.batch import check_job
 from engine.core.plan.batch.slurm import is_slurm_job
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import AUTO_PRELOAD, Backend, Health, Launch, Layout, Profile, Recipe
+from engine.core.plan.profile import AUTO_PRELOAD, Backend, HealthLimits, Launch, Layout, Profile, Recipe
 from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
@@ -104,7 +104,7 @@ def _check_recipe(recipe: Recipe, places: Places) -> None:
         raise places.error(("recipe",), "contains a NUL byte")
 
 
-def _check_health(health: Health, places: Places) -> None:
+def _check_health(health: HealthLimits, places: Places) -> None:
     for key, least, most in (
         ("stalled", 1, 1e6),
         ("slow", 1, 1e6),

@@ -46,7 +46,7 @@ def recipe_file(name: str) -> str:
 
 def differs_between_ranks(plan: LaunchPlan) -> bool:
     """Whether the command lines of ranks differ: by their numbers, or by the run's folder, which nodes may have elsewhere."""
-    return bool(plan.rank_wrap) or any(names_rank(argument) for argument in plan.program.args)
+    return bool(plan.rank.wrap) or any(names_rank(argument) for argument in plan.program.args)
 
 
 def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder: str = "") -> tuple[str, ...]:
@@ -66,13 +66,13 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
             target = (program.target,)
         case "module":
             target = ("-m", program.target)
-    args, wrap = program.args, plan.rank_wrap
+    args, wrap = program.args, plan.rank.wrap
     if place is not None:
         args = tuple(with_place(argument, place, plan.world_size) for argument in args)
         wrap = tuple(with_place(word, place, plan.world_size) for word in wrap)
     if folder:
         wrap = tuple(word.replace("{run}", folder) for word in wrap)
-    return (*plan.wrap, *wrap, plan.python, "-u", *target, *args)
+    return (*plan.launch.wrap, *wrap, plan.python, "-u", *target, *args)
 
 
 def rank_environment(
@@ -119,14 +119,14 @@ def rank_environment(
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(plan.policy.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.launch.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": paths.error,
     }
     return {
         **traces,
         **own,
-        **(launcher if plan.environment == "torchrun" else {}),
+        **(launcher if plan.launch.environment == "torchrun" else {}),
         "RANKDECK_RUN": run,
         "RANKDECK_GENERATION": str(generation),
         "RANKDECK_BACKEND": plan.backend.name,
@@ -141,4 +141,4 @@ def rank_environment(
 
 def unset_variables(plan: LaunchPlan) -> tuple[str, ...]:
     """Variables that no rank may have, wherever they come from, except from the profile."""
-    return tuple(name for name in LAUNCHER_NAMES if plan.environment == "plain" and name not in plan.env)
+    return tuple(name for name in LAUNCHER_NAMES if plan.launch.environment == "plain" and name not in plan.env)

@@ -110,10 +110,9 @@ def without_secrets(plan: LaunchPlan) -> LaunchPlan:
         plan,
         env=shown_environment(plan.env),
         env_defaults=shown_environment(plan.env_defaults),
-        reach=replace(plan.reach, setup=shown_shell(plan.reach.setup)),
+        launch=replace(plan.launch, setup=shown_shell(plan.launch.setup), wrap=tuple(shown_words(plan.launch.wrap))),
         program=replace(plan.program, args=tuple(shown_words(plan.program.args))),
-        rank_wrap=tuple(shown_words(plan.rank_wrap)),
-        wrap=tuple(shown_words(plan.wrap)),
+        rank=replace(plan.rank, wrap=tuple(shown_words(plan.rank.wrap))),
         submission=replace(submission, script=shown_shell(submission.script)) if submission else None,
     )
 

@@ -75,7 +75,7 @@ def _escaped(variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def can_stand_by(plan: LaunchPlan) -> bool:
     """Whether a standby helps a launch like this: it forks its ranks, and all of them on this machine."""
-    return plan.warm and all(node.transport == "local" for node in plan.nodes)
+    return plan.launch.warm and all(node.transport == "local" for node in plan.nodes)
 
 
 def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, *, in_job: bool) -> float:

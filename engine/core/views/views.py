@@ -233,7 +233,7 @@ def run_view(
         restart_kind=again.kind,
         restart_ranks=again.ranks,
         stall=stall if isinstance(state.phase, Running) else None,
-        hold_ends_at=hold_ends_at(state, plan.policy.hold_for),
+        hold_ends_at=hold_ends_at(state, plan.launch.hold_for),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes

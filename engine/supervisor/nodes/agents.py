@@ -89,7 +89,7 @@ class Agents:
     def _make_link(self, planned: PlannedNode) -> Link:
         run, node, on_news = self._run, planned.name, self._on_news
         local = planned.transport == "local"
-        heartbeat = max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
+        heartbeat = max(min(HEARTBEAT, run.plan.launch.lease / 4), SHORTEST_HEARTBEAT)
         greeting = requests.Greeting(
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
@@ -100,9 +100,9 @@ class Agents:
             in_job=in_job(),
             in_step=planned.transport == "slurm",
             terms=requests.Terms(
-                lease=run.plan.lease,
-                on_disconnect=run.plan.on_disconnect,
-                stop_ladder=run.plan.stop_ladder,
+                lease=run.plan.launch.lease,
+                on_disconnect=run.plan.launch.on_disconnect,
+                stop_ladder=run.plan.launch.stop_ladder,
                 heartbeat=0.0 if local else heartbeat,
             ),
         )

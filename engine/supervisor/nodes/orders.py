@@ -59,7 +59,7 @@ class Orders:
         send = self._agents.send
         match action:
             case act.OpenNode(node=node, patience=patience):
-                known = self._run.plan.lease + RECONNECT_MARGIN if self._run.state.node(node).was_up else 0.0
+                known = self._run.plan.launch.lease + RECONNECT_MARGIN if self._run.state.node(node).was_up else 0.0
                 self._agents.links[node].open(known if patience is None else patience)
             case act.CloseNode(node=node):
                 self._agents.links[node].close(keep=self._relay.is_unstored(node))
@@ -138,7 +138,7 @@ class Orders:
                 env_defaults=self._defaults(node, dict(interfaces).get(node, "")),
                 library=library,
                 library_path=self._library_path(),
-                warm=plan.warm,
+                warm=plan.launch.warm,
                 preload=plan.preload,
             ),
         )
@@ -219,7 +219,7 @@ class Orders:
                 env_defaults=self._defaults(node),
                 library=library,
                 library_path=self._library_path(),
-                warm=plan.warm,
+                warm=plan.launch.warm,
                 preload=plan.preload,
             ),
         )
@@ -266,15 +266,17 @@ class Orders:
 
     def _binding(self, node: str) -> requests.Binding | None:
         plan = self._run.plan
-        if plan.bind == "none":
+        if plan.layout.bind == "none":
             return None
-        return requests.Binding(bind=plan.bind, count=len(self._run.ranks_of(node)), gpus=plan.backend.device == "cuda")
+        return requests.Binding(
+            bind=plan.layout.bind, count=len(self._run.ranks_of(node)), gpus=plan.backend.device == "cuda"
+        )
 
     def keep_warm(self, node: str) -> None:
         """Has a node import torch before a rank has to rejoin there, if its agent is new and has no template yet."""
         run = self._run
         if (
-            not run.plan.warm
+            not run.plan.launch.warm
             or run.state.store_port is None
             or idle_since(run.state) is not None
             or not isinstance(run.state.phase, Starting | Running | Holding)
@@ -315,7 +317,7 @@ class Orders:
                 env_defaults=self._defaults(node),
                 library=self._agents.library(node),
                 library_path=self._library_path(),
-                warm=plan.warm,
+                warm=plan.launch.warm,
             ),
         )
 
@@ -365,7 +367,7 @@ class Orders:
                     env_defaults=self._defaults(node),
                     library=self._agents.library(node),
                     library_path=self._library_path(),
-                    warm=run.plan.warm,
+                    warm=run.plan.launch.warm,
                 ),
             )
 

@@ -138,7 +138,7 @@ class Reports:
             self._agents.learn_remote(node, hello)
             self._relay.ask_for_output(node)
             self._copies.stop(node)
-            if self._run.plan.sync == "rsync" and isinstance(self._run.state.phase, Opening):
+            if self._run.plan.launch.sync == "rsync" and isinstance(self._run.state.phase, Opening):
                 self._copies.start(node, lambda: self._take_inventory(node, hello))
                 return
         self._take_inventory(node, hello)

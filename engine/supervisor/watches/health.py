@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.core.failures.stacks import Fold, fold, own_frame, waits
-from engine.core.metrics.health import Health, Limits, RankHealth, RankMark
+from engine.core.metrics.health import Health, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
 from engine.core.views.view import StallView
@@ -37,10 +37,9 @@ class HealthWatch:
 
     def __init__(self, run: SupervisedRun, ingest: Ingest, questions: Questions) -> None:
         self._run, self._ingest, self._questions = run, ingest, questions
-        self._limits = Limits(**msgspec.structs.asdict(run.plan.health))
         self._process: object = None
         """Attempt and generation that `_health` is about."""
-        self._health = Health(run.plan.world_size, self._limits)
+        self._health = Health(run.plan.world_size, run.plan.health)
         self._clock = 0.0
         self._points = 0
         self._asked_at: float | None = None
@@ -53,7 +52,7 @@ class HealthWatch:
         process = (state.attempt, state.generation)
         if process != self._process:
             self._process = process
-            self._health = Health(run.plan.world_size, self._limits, self._clock)
+            self._health = Health(run.plan.world_size, run.plan.health, self._clock)
         points, self._points = self._ingest.points_seen - self._points, self._ingest.points_seen
         if not isinstance(state.phase, Running):
             self._show({})
@@ -70,7 +69,7 @@ class HealthWatch:
         )
         self._show(self._health.marks)
         for kind, ranks, text in notices:
-            self._notice(kind, ranks, text, self._run.plan.policy.on_nan if kind == "nan" else "ignore")
+            self._notice(kind, ranks, text, self._run.plan.launch.on_nan if kind == "nan" else "ignore")
 
     def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
         self._run.handle(

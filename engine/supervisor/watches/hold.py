@@ -23,7 +23,7 @@ class HoldWatch:
 
     def look(self, now: float) -> None:
         """Looks once. `now`: seconds since the epoch."""
-        state, hold_for = self._run.state, self._run.plan.policy.hold_for
+        state, hold_for = self._run.state, self._run.plan.launch.hold_for
         ends_at, idle = hold_ends_at(state, hold_for), idle_since(state)
         if ends_at is not None and now >= ends_at:
             self._run.handle(ev.HoldOverdue(at=now, attempt=state.attempt, seconds=hold_for))
