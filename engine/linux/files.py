@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 NOT_REGULAR = "it is not a regular file"
 
+MAX_FILE = 1 << 27
+"""Bytes of the largest file of a run that is read whole: its curves."""
+
 _IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
 """What opening a link, a socket or a pipe without a reader, and a folder fails with."""
 
@@ -40,6 +43,22 @@ def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
         raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
     os.set_blocking(descriptor, True)  # a rank may inherit it
     return descriptor
+
+
+def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+
+    Raises:
+        OSError: it can't be read, is not a regular file, or is larger.
+    """
+    with open(open_regular(path), "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, "it is too large", str(path))
+        return file.readall()
 
 
 def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:

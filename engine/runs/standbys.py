@@ -24,6 +24,7 @@ from engine.linux.files import replace_file
 from engine.linux.locks import is_locked, try_lock
 from engine.linux.processes import signal_process
 from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
+from engine.runs.record import find_value
 
 START_LIMIT = 60.0
 """Seconds within which a standby takes its lock, even on a slow machine."""
@@ -86,11 +87,9 @@ def standbys() -> Iterator[tuple[RunPaths, Standing]]:
     """The living standbys of this host."""
     for folder in _own_folders(runs_folder()):
         paths = RunPaths(folder)
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            # Written when the lock is held: one that has only just begun must not find it taken.
-            standing = msgspec.json.decode(paths.standing.read_bytes(), type=Standing)
-            if has_process(paths):
-                yield paths, standing
+        # Written when the lock is held: one that has only just begun must not find it taken.
+        if (standing := find_value(paths.standing, Standing)) is not None and has_process(paths):
+            yield paths, standing
 
 
 def has_process(paths: RunPaths) -> bool:
@@ -131,10 +130,10 @@ def _remove_socket(paths: RunPaths) -> None:
     """Removes the socket of a killed standby: where this login has it, or in the runtime folder of the login that started it."""
     with contextlib.suppress(FileNotFoundError, RankdeckError):
         paths.socket.unlink()
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        place = Path(msgspec.json.decode(paths.standing.read_bytes(), type=Standing).socket)
-        if place.name == paths.socket.name:
-            place.unlink()
+    standing = find_value(paths.standing, Standing)
+    if standing is not None and Path(standing.socket).name == paths.socket.name:
+        with contextlib.suppress(OSError):
+            Path(standing.socket).unlink()
 
 
 def _own_folders(runs: Path) -> list[Path]:

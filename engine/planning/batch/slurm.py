@@ -19,6 +19,7 @@ from engine.core.terminal_text import visible
 from engine.linux.files import replace_file
 from engine.planning.nodes import answer, run_quickly
 from engine.runs.paths import state_folder
+from engine.runs.record import find_value
 
 PATIENCE = 5.0
 """Seconds for which an answer of squeue is used again: the controller answers many users."""
@@ -104,9 +105,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def silence_words(job: str) -> str:
     """That no controller answers, with what is known of a job from before."""
     words = _SILENT
-    try:
-        asked = msgspec.json.decode(_asked_file().read_bytes(), type=Asked)
-    except (OSError, msgspec.MsgspecError):
+    if (asked := find_value(_asked_file(), Asked)) is None:
         return words
     words += f"; it was last asked at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(asked.at))}"
     known = asked.jobs.get(job)

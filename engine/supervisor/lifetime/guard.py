@@ -17,6 +17,7 @@ from engine.installed import ROOT
 from engine.linux.files import replace_file
 from engine.linux.processes import StoppedWatch, boot_id, is_stopped, signal_process, start_time
 from engine.runs.paths import RunPaths
+from engine.runs.record import find_value
 from engine.supervisor.lifetime import guard_process
 from engine.supervisor.log import note
 
@@ -135,11 +136,8 @@ def _note_guard(paths: RunPaths, pid: int) -> None:
 
 def _noted(paths: RunPaths) -> list[tuple[int, int]]:
     """The recorded guards, unless the machine was started again since."""
-    try:
-        noted = msgspec.json.decode(paths.guards.read_bytes(), type=Noted)
-    except (OSError, msgspec.MsgspecError):
-        return []
-    return noted.guards if noted.boot == boot_id() else []
+    noted = find_value(paths.guards, Noted)
+    return noted.guards if noted is not None and noted.boot == boot_id() else []
 
 
 def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:

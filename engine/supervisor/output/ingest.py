@@ -29,6 +29,7 @@ from engine.linux.files import replace_file
 from engine.runs.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
+from engine.runs.record import find_value
 from engine.runs.replay import SavedSeries
 from engine.supervisor.output.last_output import LastOutput
 from engine.supervisor.output.patterns import OwnPatterns
@@ -106,10 +107,9 @@ class Ingest:
         self._grown: deque[tuple[int, Kind]] = deque()
         self._wake = asyncio.Event()
         self._changed_since_save = False
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # none yet, or cut short by a crash: begin anew
-            saved = msgspec.json.decode(paths.series.read_bytes(), type=SavedSeries)
-            if len(saved.progress) == world_size:
-                self._load(saved)
+        saved = find_value(paths.series, SavedSeries)
+        if saved is not None and len(saved.progress) == world_size:
+            self._load(saved)
 
     def _load(self, saved: SavedSeries) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)

@@ -31,6 +31,7 @@ from engine.node.limits import memory_left
 from engine.runs.imports import with_known_imports
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.record import read_value
 from engine.runs.standbys import Standing, circumstances, end_standby, new_standby, standbys
 
 
@@ -170,8 +171,8 @@ class Callers:
             writer.close()
 
     def _note_deadline(self) -> None:
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            standing = msgspec.json.decode(self._paths.standing.read_bytes(), type=Standing)
+        with contextlib.suppress(OSError):
+            standing = read_value(self._paths.standing, Standing)
             standing = msgspec.structs.replace(standing, until=time.time() + self._seconds)
             replace_file(self._paths.standing, msgspec.json.encode(standing))
 
