@@ -64,6 +64,9 @@ class _MetricsFile:
                 os.close(fd)
 
 
+phase = ""
+"""What this rank said last that it does instead of training; empty: it trains."""
+
 _file: _MetricsFile | None = None
 _looked = False
 
@@ -89,6 +92,11 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
             `phase`: what this rank does instead of training, such as "eval", until its next step or `phase="train"`: it is not
                 taken as stalled meanwhile.
     """
+    global phase
+    if "phase" in more:
+        phase = "" if more["phase"] == "train" else str(more["phase"])
+    elif step is not None:
+        phase = ""
     file = _file if _looked else _open()
     if file is None:
         return

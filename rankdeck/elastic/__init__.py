@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from rankdeck.elastic._leaving import PeerLostError
 from rankdeck.elastic._session import run
-from rankdeck.elastic._state import State
+from rankdeck.elastic._state import State, StateError
+from rankdeck.elastic._streams import DEVICES
 
-__all__ = ["PeerLostError", "State", "run"]
+__all__ = ["DEVICES", "PeerLostError", "State", "StateError", "run"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import sys
 
-from rankdeck.elastic._state import Standing, State
+from rankdeck.elastic._share import Standing
+from rankdeck.elastic._state import State
 
 
 class Handover:
@@ -23,10 +23,10 @@ class Handover:
 
         if not self._path or self._standing.fresh:
             return  # this process has not trained
-        committed = self._state._committed
-        values = committed if committed is not None else self._state._values()
+        self._state._return()
+        saved = (self._state._commits, self._state._fault, self._state._read())
         with open(os.open(self._path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            torch.save((self._state._commits, values), file)
+            torch.save(saved, file)
 
     def publish(self) -> None:
         """Publishes what was written, for the next process."""
@@ -43,7 +43,7 @@ class Handover:
         import torch
 
         try:
-            commits, values = torch.load(self._path, weights_only=False)
+            commits, fault, values = torch.load(self._path, weights_only=False)
         except FileNotFoundError:
             return
         except Exception as error:  # noqa: BLE001 - the unpickler may raise anything for a truncated file
@@ -51,10 +51,10 @@ class Handover:
                 f"rankdeck: rank {self._standing.rank} can't read the state that it was handed over: {error}\n"
             )
             return
-        self._state._take(values)
-        self._state._commits = commits
+        self._state._take(commits, values)
+        self._state._fault = fault
         if commits:
-            self._state._committed = copy.deepcopy(values)
+            self._state._keep()
         self._standing.fresh = False
 
     def remove(self) -> None:

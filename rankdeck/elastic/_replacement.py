@@ -13,15 +13,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rankdeck import _metrics
 from rankdeck.elastic._board import Board
 from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._news import News
-from rankdeck.elastic._state import Arrival, Standing, State
+from rankdeck.elastic._share import Arrival, Standing
+from rankdeck.elastic._state import State
 
 STUCK_TIME = 3.0
 """Seconds that a main thread may sleep in a collective after its generation is lost and the next has begun. Gloo of torch 2.13 does
 not report a closed connection to a queued send (`Pair::signalException` skips unbound buffers in `tx_`), which then waits until the
 timeout."""
+
+LEAVE_TIME = 60.0
+"""Seconds that a main thread may take to leave a lost generation, whatever it does, if no step has taken half as long. It may wait for a
+thread of the script that never ends, because that one waits for a lost peer."""
 
 CHECK_INTERVAL = 0.25
 """Seconds between two checks of the main thread."""
@@ -47,46 +53,63 @@ class Replacement:
         news: tells whether the next generation has begun.
         handover: where the state is left.
         store: a connection that exists before the first generation: what is newer is shut down while a lost generation forms.
+        timeout: seconds that a phase other than training may take, such as an evaluation.
     """
 
-    def __init__(self, state: State, standing: Standing, news: News, handover: Handover, store: Any) -> None:
+    def __init__(
+        self, state: State, standing: Standing, news: News, handover: Handover, store: Any, timeout: float
+    ) -> None:
         self._state, self._standing, self._news, self._handover = state, standing, news, handover
-        self._store = store
+        self._store, self._timeout = store, timeout
 
     def watch(self, generation: int) -> None:
         """Watches the main thread, in a thread of its own, until it has left this generation."""
         threading.Thread(target=self._watch, args=(generation,), name="rankdeck elastic exit", daemon=True).start()
 
     def _watch(self, generation: int) -> None:
-        asleep_since = time.monotonic()
+        asleep_since = lost_at = time.monotonic()
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
             while self._is_bound(generation):
                 time.sleep(CHECK_INTERVAL)
-                if not is_stuck() or self._news.generation <= generation:
-                    asleep_since = time.monotonic()
-                elif time.monotonic() - asleep_since > STUCK_TIME:
-                    if not self._replace(generation):
+                now = time.monotonic()
+                if not is_stuck():
+                    asleep_since = now
+                if self._news.generation <= generation:
+                    asleep_since = now
+                elif now - asleep_since > STUCK_TIME or now - lost_at > self._longest():
+                    if not self._replace(generation, is_late=now - lost_at > self._longest()):
                         return
-                    asleep_since = time.monotonic()
+                    asleep_since = lost_at = now
+
+    def _longest(self) -> float:
+        """Seconds in which the main thread must leave: more than the longest step so far, and than what it does instead of a step."""
+        longest = max(LEAVE_TIME, 2 * self._state._changes.longest_pause)
+        return max(longest, self._timeout) if _metrics.phase else longest
 
     def _is_bound(self, generation: int) -> bool:
         return (self._standing.inside or self._standing.leaving) and self._standing.generation == generation
 
-    def _replace(self, generation: int) -> bool:
-        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed."""
+    def _replace(self, generation: int, is_late: bool) -> bool:
+        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed.
+
+        Args:
+            generation: that is lost.
+            is_late: the main thread has had its time, and need not be in a collective.
+        """
+        where = (
+            f"waits in {place()}, and does not notice that a peer is lost" if is_late else "is stuck in a collective"
+        )
         rank = self._standing.rank
         if not self._is_redundant(self._news.generation):
             try:
                 self._handover.write()
             except Exception as error:  # noqa: BLE001 - whatever a part's state_dict or pickle may raise
-                sys.stderr.write(
-                    f"rankdeck: rank {rank} is stuck in a collective, and its state can't be handed over: {error}\n"
-                )
+                sys.stderr.write(f"rankdeck: rank {rank} {where}, and its state can't be handed over: {error}\n")
                 return False
         # What was written is consistent only if the main thread slept meanwhile.
-        if self._is_bound(generation) and is_stuck():
+        if self._is_bound(generation) and (sleeps() if is_late else is_stuck()):
             self._handover.publish()
-            sys.stderr.write(f"rankdeck: rank {rank} is stuck in a collective; a new process takes its place\n")
+            sys.stderr.write(f"rankdeck: rank {rank} {where}; a new process takes its place\n")
             sys.stderr.flush()
             os._exit(MAKES_WAY)
         self._handover.discard()
@@ -98,7 +121,7 @@ class Replacement:
         for rank in range(self._standing.world):
             if rank != self._standing.rank and board.have_all([str(rank)]):
                 other = Arrival(*json.loads(board.get(str(rank))))
-                if not other.fresh and (other.commits, other.step) >= self._state._progress:
+                if not other.fresh and not other.fault and (other.commits, other.step) >= self._state._progress:
                     return True
         return False
 
@@ -116,6 +139,23 @@ def sleeps_in_a_lock() -> bool:
             return file.read().startswith("futex")
     except OSError:
         return False
+
+
+def sleeps() -> bool:
+    """Whether the main thread does not run."""
+    with open(f"/proc/self/task/{os.getpid()}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] in "SD"
+
+
+def place() -> str:
+    """Returns where the main thread is: file, line and function of the script's innermost frame."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    library = os.path.dirname(threading.__file__)
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith((library, _OURS)):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 
 def is_collective(frame: FrameType) -> bool:

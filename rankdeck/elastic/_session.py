@@ -16,6 +16,7 @@ from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
+from rankdeck.elastic import _streams
 from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._leaving import (
@@ -28,7 +29,8 @@ from rankdeck.elastic._leaving import (
 )
 from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Replacement
-from rankdeck.elastic._state import Arrival, Standing, State, share
+from rankdeck.elastic._share import Arrival, Standing, arrival, share
+from rankdeck.elastic._state import State, StateError
 
 if TYPE_CHECKING:
     from typing import ParamSpec  # novermin: Python 3.10
@@ -50,8 +52,8 @@ the time. It ends attempts in which a rank died before it connected, or was dela
 ATTEMPTS = 4
 """How many times ranks try to form a generation in which no rank is lost, before they raise the error."""
 
-_AGAIN, _FORMED, _LOST = "again", "formed", "lost"
-"""Results of an attempt."""
+_AGAIN, _FORMED, _LOST, _OVER = "again", "formed", "lost", "over"
+"""Results of an attempt, and of a generation."""
 
 
 def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -64,12 +66,14 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
         A decorator. The decorated function returns what the training function returns.
 
     Raises:
-        RuntimeError: (from the decorated function) the process group exists already.
+        RuntimeError: (from the decorated function) the process group exists already, or this is a second call in a run of rankdeck.
+        StateError: (from the decorated function) the state can't be given to other ranks, or they could not go on with it.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def enter(*args: P.args, **kwargs: P.kwargs) -> R:
+            state._try_out()
             # The ranks of one mpirun can only restart together, as under torchrun.
             if "RANKDECK_GENERATION" not in os.environ or "mpi" in os.environ["RANKDECK_BACKEND"]:
                 return _alone(state, functools.partial(function, *args, **kwargs))
@@ -82,9 +86,13 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _check_no_group() -> None:
-    """Raises RuntimeError if the script has made a process group."""
+    """Raises RuntimeError if the script has made a process group, or has trained before."""
     import torch.distributed as dist
 
+    if _Session.has_begun:  # a new process can't know how many calls the other ranks have made
+        raise RuntimeError(
+            "the function that rankdeck.elastic.run decorates can be called once: put the loop over its calls (epochs) into it"
+        )
     if dist.is_initialized():
         raise RuntimeError("rankdeck.elastic makes the process group itself: remove init_process_group from the script")
 
@@ -108,7 +116,11 @@ def _alone(state: State, function: Callable[[], R]) -> R:
 class _Session:
     """Training of this rank from its first generation to the end."""
 
+    has_begun = False
+    """Whether this process has had one."""
+
     def __init__(self, state: State) -> None:
+        _Session.has_begun = True
         self.state = state
         self.backend = os.environ["RANKDECK_BACKEND"]
         self.timeout = float(os.environ.get("RANKDECK_TIMEOUT") or 600)
@@ -127,8 +139,34 @@ class _Session:
             self.handover.take()
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
-        self.replacement = Replacement(state, self.standing, self.news, self.handover, connect())
+        self.replacement = Replacement(state, self.standing, self.news, self.handover, connect(), self.timeout)
+        self._watch_streams()
         self.news.start()
+
+    def _watch_streams(self) -> None:
+        """Lets a step count only when the device is done with it, and no rank was lost meanwhile."""
+        if "nccl" in self.backend:
+            _streams.add_cuda()
+        if not _streams.DEVICES:
+            return
+        state = self.state
+        state._keeps_two, state._check = True, self._check_device
+        if only_optimizers := state._changes.are_optimizers_all():
+            state._changes.before_update = self._check_device
+        state._keeps_steps = not only_optimizers
+        if self.standing.rank == 0:
+            how = (
+                "each optimizer step waits for its gradients" if only_optimizers else "two copies of the state are kept"
+            )
+            names = ", ".join(_streams.DEVICES)
+            sys.stderr.write(
+                f"rankdeck: work on {names} runs on a stream: {how}, so that no lost rank leaves a wrong sum\n"
+            )
+
+    def _check_device(self) -> None:
+        _streams.synchronize()
+        if self._is_lost():
+            raise PeerLostError(f"generation {self.standing.generation} lost a rank during this step")
 
     def run(self, function: Callable[[], R]) -> R:
         """Calls the function in each generation, until it returns."""
@@ -137,9 +175,9 @@ class _Session:
                 try:
                     self._join()
                     return self._finish(function())
-                except RuntimeError as error:
+                except Exception as error:
                     self.standing.inside, self.standing.leaving = False, True
-                    if not self._is_peers_fault(error):
+                    if isinstance(error, StateError) or not self._is_peers_fault(error):
                         raise
                     said = words_of(error)
                     let_go(error)
@@ -152,9 +190,16 @@ class _Session:
             self.news.close(self.store)
 
     def _finish(self, result: R) -> R:
+        """Waits until all ranks have finished, so that one that is lost before can still get the state. Raises PeerLostError then."""
         import torch.distributed as dist
 
         self.standing.inside = False
+        board = self._board()
+        board.put(f"finished/{self.standing.rank}", "1")
+        if board.have_all([f"finished/{rank}" for rank in range(self.standing.world)]):
+            board.put_first("over", _OVER)
+        if board.get("over") == _LOST:
+            raise PeerLostError(f"generation {self.standing.generation} lost a rank before its last step was done")
         gc.collect()
         dist.destroy_process_group()
         return result
@@ -172,10 +217,11 @@ class _Session:
         """Whether this generation has lost a rank."""
         return self.news.lost >= self.standing.generation
 
-    def _is_peers_fault(self, error: RuntimeError) -> bool:
+    def _is_peers_fault(self, error: Exception) -> bool:
+        # An aborted group shows as ValueError in torch's functions that look for it.
         if isinstance(error, PeerLostError) or self._is_lost():
             return True
-        if not may_be_peers_fault(error):
+        if not isinstance(error, RuntimeError) or not may_be_peers_fault(error):
             return False
         if self.news.await_condition(self._is_lost, USUAL_REPORT_TIME):
             return True
@@ -201,6 +247,7 @@ class _Session:
         board = Board(store, generation, self.standing.attempt)
         for name in ("complete", "result"):
             board.put(name, _LOST)
+        board.put_first("over", _LOST)  # ranks that know that all have finished go on
         if self.standing.inside:
             if "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
@@ -219,6 +266,8 @@ class _Session:
             arrivals = self._gather()
             try:
                 self._form(arrivals)
+            except StateError:
+                raise
             except RuntimeError as error:
                 if self._is_lost() or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
                     raise
@@ -245,7 +294,7 @@ class _Session:
         """Meets the other ranks at the store. Returns what each has announced, by rank."""
         standing, board = self.standing, self._board()
         everyone = [str(rank) for rank in range(standing.world)]
-        mine = Arrival(*self.state._progress, standing.fresh, standing.rank)
+        mine = arrival(self.state, standing)
         log(step=self.state.step, elastic="joining", generation=standing.generation)
         board.put(str(standing.rank), json.dumps(mine))
         if board.have_all(everyone):  # of several ranks that announce themselves at once, the last sees all
@@ -291,6 +340,6 @@ class _Session:
         abort_group()
         gc.collect()
         sys.excepthook = self.excepthook  # torch wraps it with each process group
+        self.state._return()
         self.state._clear_gradients()
-        self.state._go_back()
         self.standing.leaving = False

@@ -1,13 +1,19 @@
-"""The state that all ranks share, and how every rank receives it from the rank that has trained the most."""
+"""The state that all ranks share."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from rankdeck._process_group import device
-from rankdeck.elastic._broadcast import broadcast, shares_elements
+from rankdeck.elastic import _parts
+from rankdeck.elastic._broadcast import pack, unpack
+from rankdeck.elastic._changes import Changes
+
+
+class StateError(RuntimeError):
+    """The state, or the order in which the script changes it, does not allow ranks to rejoin."""
 
 
 class State:
@@ -16,121 +22,158 @@ class State:
     Args:
         step: number of finished steps. All ranks receive the state of the rank with the most.
         **parts: objects with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, samplers), tensors, and
-            values that pickle supports. Each becomes an attribute, which the script may change.
+            values that pickle supports. Each becomes an attribute, which the script may change. Other attributes can't be set.
 
-    Increment the step counter last, right after `optimizer.step()`: until then, a step counts as not done. After a rejoin, a step that
-    was not done is repeated. Gradients are cleared before, but buffers that its forward pass has changed (running statistics of
-    BatchNorm) are updated a second time. If that matters, or if a step does more that must not happen twice, call `commit`.
+    Count a step last: make `state.step += 1` after everything that the step changes in the state, and before its next collective. Until
+    then, a step counts as not done. After a rejoin, such a step is repeated, with gradients cleared and with the buffers of modules
+    (running statistics of BatchNorm) as before it. If another part does not have its value of the last counted step, the ranks raise
+    `StateError` instead. Where a step can't be counted last, call `commit` at its end.
+
+    Raises:
+        ValueError: a part can't have this name.
     """
 
+    _parts: dict[str, Any]
+    _step: int
+    _changes: Changes
+    _check: Callable[[], None]
+    """Raises PeerLostError unless all work on streams is done, and no rank was lost meanwhile."""
+    _keeps_two: bool
+    """Whether there are streams, so that the newest copy may be wrong."""
+    _keeps_steps: bool
+    """Whether each counted step is copied."""
+    _commits: int
+    _copies: list[tuple[int, dict[str, Any]]]
+    """Number of commits and values, the newest last."""
+    _is_certain: bool
+    """Whether the newest copy is known to be right."""
+    _fault: str
+    """Why the state is not that of the last counted step; empty: it is."""
+
     def __init__(self, step: int = 0, **parts: Any) -> None:
-        self.step = step
-        self._names = tuple(parts)
-        self._commits = 0
-        self._committed: dict[str, Any] | None = None
-        for name, part in parts.items():
+        for name in parts:
             if name.startswith("_") or hasattr(type(self), name):
                 raise ValueError(f"{name!r} can't be the name of a part of a State")
-            setattr(self, name, part)
+        own = self.__dict__  # `__setattr__` looks for parts
+        own.update(_parts=parts, _step=operator.index(step), _changes=Changes(parts), _check=_nothing)
+        own.update(_keeps_two=False, _keeps_steps=False, _commits=0, _copies=[], _is_certain=True, _fault="")
 
-    if TYPE_CHECKING:  # the parts are attributes of unknown types
+    @property
+    def step(self) -> int:
+        """Number of finished steps."""
+        return self._step
 
-        def __getattr__(self, name: str) -> Any: ...
+    @step.setter
+    def step(self, value: int) -> None:
+        number = operator.index(value)  # also of numpy's and torch's integers
+        if number != self._step:
+            if self._keeps_two:
+                self._check()
+            self._step = number
+            self._changes.counted()
+            self._is_certain = (
+                True  # a collective of this step was called, and did not report that an earlier one had failed
+            )
+            if self._keeps_steps and not self._commits:
+                self._keep()
 
-        def __setattr__(self, name: str, value: Any) -> None: ...
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_parts"][name]
+        except KeyError:
+            raise AttributeError(f"the state has no part {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._parts:
+            is_new = value is not self._parts[name]
+            self._parts[name] = value
+            if is_new and hasattr(value, "state_dict"):
+                self._changes.hook(name, value)
+        elif name == "step" or name in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            raise AttributeError(f"the state has no part {name!r}: name it in State(...), or other ranks do not get it")
 
     def commit(self) -> None:
         """Saves a copy of the state, in which all parts belong to the same step. From then on, a rank that loses a peer returns to its last
         commit, and all ranks receive the state of the rank with the most commits."""
-        self._committed = {name: copy.deepcopy(value) for name, value in self._values().items()}
+        self._check()
         self._commits += 1
+        self._keep()
 
     # what the ranks exchange
 
-    def _values(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name) for name in self._names}
-        return {
-            "step": self.step,
-            **{name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()},
-        }
+    def _read(self) -> dict[str, Any]:
+        return {"step": self.step, **{name: _parts.read(part) for name, part in self._parts.items()}}
 
-    def _take(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            part = getattr(self, name)
-            if hasattr(part, "load_state_dict"):
-                _make_buffers_writable(part)
-                part.load_state_dict(value)
-            else:
-                setattr(self, name, value)
+    def _take(self, commits: int, values: dict[str, Any]) -> None:
+        """Takes values of `_read`, which are this state's own from now on. Raises StateError with the part that does not accept them."""
+        self.__dict__.update(_commits=commits, _step=values["step"], _fault="")
+        with _blaming("does not accept what another rank has") as blame:
+            for name, part in self._parts.items():
+                blame.append(name)
+                self._parts[name] = _parts.write(part, values[name])
+        self._changes.begin()
+
+    def _begin(self, *, keep: bool) -> None:
+        """All ranks have the same state now. `keep`: it is another one than before."""
+        self._changes.begin()
+        if self._keeps_steps or (keep and self._commits):
+            self._copies = []
+            self._keep()
+        self._is_certain = True
+
+    def _keep(self) -> None:
+        """Keeps a copy. Where a device works on a stream, also the one before: the new one may hold an unfinished sum."""
+        older = self._copies[-1:] if self._keeps_two else []
+        self._copies = [*older, (self._commits, _copy(self._read()))]
+        self._is_certain = not self._keeps_two
+
+    def _return(self) -> None:
+        """Returns to the last commit, or to the last counted step. `_fault` says afterwards why that is impossible."""
+        if self._copies:
+            self._copies = [self._copies[-1 if self._is_certain else 0]]
+            commits, values = self._copies[0]
+            fault = self._changes.fault() if self._changes.has_extra_pass else ""
+            self._take(commits, _copy(values))
+            self._fault, self._is_certain = fault, True
+        else:
+            self._fault = self._fault or self._changes.fault()
+            self._changes.go_back()
 
     def _clear_gradients(self) -> None:
         """Clears what an interrupted step has left in `.grad`, because the repeated step would add to it."""
-        for name in self._names:
-            if hasattr(part := getattr(self, name), "zero_grad"):
+        for part in self._parts.values():
+            if hasattr(part, "zero_grad"):
                 part.zero_grad()
-
-    def _go_back(self) -> None:
-        if self._committed is not None:
-            self._take(copy.deepcopy(self._committed))
 
     @property
     def _progress(self) -> tuple[int, int]:
         return self._commits, self.step
 
-
-def _make_buffers_writable(part: Any) -> None:
-    """Copies buffers of a module whose elements share memory (`expand`): `load_state_dict` can't write into them."""
-    import torch
-
-    for module in part.modules() if isinstance(part, torch.nn.Module) else ():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.layout is torch.strided and shares_elements(buffer):
-                module._buffers[name] = buffer.clone(memory_format=torch.contiguous_format)
+    def _try_out(self) -> None:
+        """Packs and unpacks the state, without its tensors. Raises StateError with the name of a part that can't be shared."""
+        with _blaming("can't be given to other ranks") as blame:
+            for name, part in self._parts.items():
+                blame.append(name)
+                unpack(*pack(_parts.read(part)))
 
 
-@dataclasses.dataclass
-class Standing:
-    """Where this rank is in its training. Only the main thread writes it; other threads read it."""
-
-    rank: int
-    world: int
-    generation: int
-    attempt: int = 0
-    """How many attempts to form this generation have failed."""
-    fresh: bool = True
-    """Whether this process has not yet trained."""
-    inside: bool = False
-    """Whether the main thread may be waiting for a peer."""
-    leaving: bool = False
-    """Whether the main thread is destroying a group, which waits for the group's operations."""
+@contextlib.contextmanager
+def _blaming(what: str) -> Iterator[list[str]]:
+    """Raises StateError for any error of a part: of its `state_dict`, of pickle. The block appends the name of each part before it."""
+    names: list[str] = []
+    try:
+        yield names
+    except Exception as error:
+        raise StateError(f"part {names[-1]!r} of the state {what}: {error}") from error
 
 
-class Arrival(NamedTuple):
-    """What a rank announces when it joins a generation."""
-
-    commits: int
-    step: int
-    fresh: bool
-    rank: int
+def _copy(values: dict[str, Any]) -> dict[str, Any]:
+    data, tensors = pack(values)
+    copies: dict[str, Any] = unpack(data, [tensor.detach().clone() for tensor in tensors])
+    return copies
 
 
-def share(state: State, arrivals: list[Arrival], rank: int) -> None:
-    """Gives all ranks the state of the rank that has trained the most; ranks in new processes count only if there are no others.
-
-    A collective: all ranks must call it.
-
-    Args:
-        state: of this rank.
-        arrivals: what every rank has announced.
-        rank: this rank.
-    """
-    best = max(arrivals, key=lambda one: (not one.fresh, one.commits, one.step, -one.rank))
-    same = {(one.commits, one.step) for one in arrivals} == {(best.commits, best.step)}
-    if same and all(one.fresh for one in arrivals):
-        return  # every rank has just created its own
-    values = broadcast(state._values(), best.rank, mine=best.rank == rank, group_device=device())
-    if best.rank != rank:
-        state._take(values)
-        state._commits = best.commits
-        if best.commits:
-            state._committed = copy.deepcopy(state._values())
+def _nothing() -> None:
+    """Nothing has to be checked."""

@@ -94,6 +94,10 @@ class Ranks:
         wait_until(lambda: text in self.said(rank, generation) or process.poll() is not None, 60, f"{text!r}")
         assert text in self.said(rank, generation), self.said(rank, generation)
 
+    def poll(self, rank: int, generation: int = 0) -> int | None:
+        """The exit status of that process; None: it has not ended."""
+        return self._processes[rank, generation].poll()
+
     def end(self, rank: int, generation: int = 0) -> int:
         """Waits for the end of that process. Returns its exit status."""
         try:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from rankdeck.elastic import PeerLostError, State, _board, _broadcast, _replacement, _session
+from rankdeck.elastic import PeerLostError, State, _board, _replacement, _session
 from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
 from rankdeck.elastic._news import News
-from rankdeck.elastic._state import Standing
+from rankdeck.elastic._share import Standing
 from tests.support import wait_until
 
 
@@ -26,7 +26,7 @@ def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
     state = State(step=3, seen=7, model=torch.nn.Linear(2, 2))
     state.seen += 1
     assert (state.step, state.seen) == (3, 8)
-    assert set(state._values()) == {"step", "seen", "model"}
+    assert set(state._read()) == {"step", "seen", "model"}
 
 
 @pytest.mark.parametrize("name", ["_hidden", "commit"])
@@ -54,7 +54,7 @@ def test_a_state_goes_back_to_its_last_commit_with_all_its_parts() -> None:
     advance()
     assert not torch.equal(model.weight, weights)
     for _ in range(2):  # and once more: going back must not use the commit up
-        state._go_back()
+        state._return()
         assert torch.equal(model.weight, weights)
         assert torch.equal(optimizer.state[model.weight]["exp_avg"], moments)
         assert (state.step, state.names, state.at.tolist()) == (1, ["a", "b"], [1, 1])
@@ -65,20 +65,8 @@ def test_a_state_goes_back_to_its_last_commit_with_all_its_parts() -> None:
 def test_without_a_commit_nothing_goes_back() -> None:
     state = State(step=1)
     state.step = 5
-    state._go_back()
+    state._return()
     assert state.step == 5
-
-
-def test_tensors_are_taken_out_of_any_nest_and_put_back() -> None:
-    values = {"a": [torch.ones(2), (torch.zeros(3), "text")], 4: {"x": None, "y": torch.tensor(5)}}
-    tensors: list[torch.Tensor] = []
-    packed = _broadcast._pack(values, tensors)
-    assert [tuple(tensor.shape) for tensor in tensors] == [(2,), (3,), ()]
-    assert [place for place, _ in _broadcast._slots(packed)] == [("a", 0), ("a", 1, 0), (4, "y")]
-    back = _broadcast._unpack(packed, tensors)
-    assert back["a"][0] is tensors[0]
-    assert back["a"][1][1] == "text"
-    assert back[4]["y"].item() == 5
 
 
 @pytest.mark.parametrize(

@@ -89,44 +89,6 @@ def test_a_step_that_is_repeated_finds_no_gradients_of_the_first_try(launch: Lau
     check_that_all_end_well(ranks, 1)
 
 
-BATCHNORM = """
-import os, signal, torch, rankdeck
-import torch.distributed as dist
-
-rank, born = int(os.environ["RANK"]), int(os.environ["RANKDECK_GENERATION"])
-model = torch.nn.BatchNorm1d(1, affine=False)
-state = rankdeck.elastic.State(step=0, model=model)
-
-@rankdeck.elastic.run(state)
-def train():
-    while state.step < 6:
-        model(torch.tensor([[0.0], [2.0]]) + state.step)
-        if (state.step, rank, born) == (3, 1, 0):
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.all_reduce(torch.ones(1))
-        state.step += 1
-        {commit}
-
-train()
-print("result", model.num_batches_tracked.item(), round(model.running_mean.item(), 6), flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("commit", "result"), [("state.commit()", "result 6 1.782969"), ("pass", "result 7 ")], ids=["committed", "plain"]
-)
-def test_a_commit_gives_the_running_statistics_of_a_repeated_step_back(
-    launch: Launch, commit: str, result: str
-) -> None:
-    ranks = launch(BATCHNORM.format(commit=commit))
-    lose_rank_1(ranks)
-    ranks.start(1, 1)
-    ranks.tell("generation", 1)
-    for rank, generation in ((0, 0), (1, 1)):
-        assert ranks.end(rank, generation) == 0, ranks.said(rank, generation)
-        assert result in ranks.said(rank, generation)
-
-
 DIES_WHILE_FORMING = """
 if born == 1:
     dist.distributed_c10d._new_process_group_helper = lambda *a, **b: os.kill(os.getpid(), signal.SIGKILL)
@@ -226,7 +188,7 @@ import os, sys, torch
 import torch.distributed as dist
 from rankdeck._objects import all_gather_objects
 from rankdeck.elastic import State
-from rankdeck.elastic._state import Arrival, share
+from rankdeck.elastic._share import Arrival, share
 
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
