@@ -7,6 +7,7 @@ import datetime
 import re
 import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -60,6 +61,18 @@ class RunName(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _completions([paths.run for paths in all_runs()], incomplete)
+
+
+class RunOrFile(RunName):
+    """A run's id, or the path of a log."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
+def is_file(word: str) -> bool:
+    """Whether a word means a log rather than a run: it has a slash, or is an existing file."""
+    return word != "-" and ("/" in word or Path(word).is_file())
 
 
 class Age(click.ParamType[float]):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from engine.core.errors import UsageError
 from engine.core.failures.diagnosis import plain
 from engine.core.failures.known import find
-from engine.core.failures.launcher_log import read_log
+from engine.core.failures.launcher_log import read_logs
 from engine.core.failures.verdict import Verdict, Witness, find_verdict, remarks
 from engine.core.run.machine import states
 from engine.core.run.state import RunState, rank_word, run_word
@@ -23,8 +26,20 @@ from engine.runs.record import read_tail
 from engine.runs.replay import read_journal
 from engine.runs.traces import read_traces
 
-HEAD, TAIL = 1 << 20, 1 << 23
-"""Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows all others."""
+HEAD, TAIL = 1 << 19, 1 << 22
+"""Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows most others."""
+
+MIDDLE = 1 << 29
+"""Bytes before the end that are searched for tracebacks, as of a rank that failed while others went on for long."""
+
+MOST_BLOCKS = 8
+"""Blocks between beginning and end that are kept because they have tracebacks."""
+
+MOST_FILES = 4096
+"""Most files of one job."""
+
+LEAST = 1 << 16
+"""Bytes read of each file at least, if there are many."""
 
 OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)
 """Bytes read of the end of a rank's stdout and stderr."""
@@ -33,7 +48,7 @@ WORDLESS = ("exit", "lost", "start")
 """Causes without an explanation, for which mpirun's log may have a better one."""
 
 BLOCK = 1 << 18
-"""Bytes read from a pipe at a time."""
+"""Bytes read at a time."""
 
 MOST_TAILS = 256
 """Most ranks whose output is read; those that failed first come first."""
@@ -150,59 +165,129 @@ def _urgency(state: RunState, rank: int) -> tuple[bool, int]:
 # --- logs --------------------------------------------------------------------------------------------------------------
 
 
-def diagnose_file(name: str) -> Diagnosis:
-    """Why a job failed, from the log of its launcher, of one rank, or of ssh.
+class _Log(NamedTuple):
+    """One file of a job, or standard input."""
+
+    name: str
+    rank: int | None
+    """The rank that its name tells."""
+    text: str
+    left_out: int
+    """Bytes that were not read."""
+
+
+def diagnose_files(names: Sequence[str]) -> Diagnosis:
+    """Why a job failed, from the logs of its launcher, of its ranks, or of ssh.
 
     Args:
-        name: path of the file; `-`: standard input.
+        names: paths of files, or of folders whose logs are read; `-`: standard input.
 
     Raises:
-        UsageError: it can't be read.
+        UsageError: one can't be read, a folder has no logs, or there are too many.
     """
-    try:
-        if name == "-" and sys.stdin is None:
-            raise UsageError("standard input is closed", hint="rankdeck diagnose --file LOG reads a file")
-        if name == "-":
-            data, left_out = _ends(sys.stdin.buffer)
-        else:
-            with Path(name).open("rb") as file:
-                data, left_out = _ends(file)
-    except OSError as error:
-        raise UsageError(f"{name} can't be read: {error.strerror}") from None
-    text = data.decode(errors="replace")
-    told = read_log(text)
+    paths = [path for name in names for path in _files(name)]
+    if len(paths) > MOST_FILES:
+        raise UsageError(f"{len(paths)} files are too many for one job", hint=f"name at most {MOST_FILES}")
+    ranks = ranks_in_names(paths)
+    share = max(LEAST, TAIL // len(paths))
+    logs = [_read(path, rank, share) for path, rank in zip(paths, ranks, strict=True)]
+    told = read_logs((log.name if len(logs) > 1 else "", log.rank, log.text) for log in logs)
     verdict = find_verdict(told)
-    ranks = {one.rank for one in told if one.rank is not None}
-    lines = [line for line in text[-(1 << 16) :].splitlines() if line.strip()][-LAST_LINES:] if verdict is None else []
+    end = logs[-1].text[-(1 << 16) :]
+    lines = [line for line in end.splitlines() if line.strip()][-LAST_LINES:] if verdict is None else []
+    whole = [Witness(rank=None, output=log.text[-(1 << 16) :], failed=False) for log in logs[:1]]
+    left_out = sum(log.left_out for log in logs)
     return Diagnosis(
-        subject="standard input" if name == "-" else name,
+        subject="standard input" if list(names) == ["-"] else names[0] if len(names) == 1 else f"{len(paths)} files",
         state="failed" if verdict is not None else "unknown",
         attempt=None,
         verdict=verdict,
-        noticed=tuple(remarks([*told, Witness(rank=None, output=text[-TAIL:], failed=False)] if not ranks else told)),
+        noticed=tuple(remarks(told if any(one.rank is not None for one in told) else [*told, *whole])),
         last_lines=tuple(lines),
         note=f"{left_out >> 20} MiB in the middle were not read" if left_out else "",
     )
 
 
-def _ends(file: BinaryIO) -> tuple[bytes, int]:
-    """The beginning and the end of a file of any size, and how many bytes between them were left out.
+_OF_RANK = re.compile(r"(?:attempt_\d+/(\d{1,6})/[^/]*|(?:^|[/_.-])(?:rank|r)[_.=-]?(\d{1,6})(?:[._/-][^/]*)?)$")
+"""Paths that name a rank: torchrun's `--log-dir`, `rank_3.log`, `log.r3`."""
+_LOGS = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:\.\d+)?$|^(?:stdout|stderr|output|log)$")
+_STDERR = re.compile(r"std?err")
+
+
+def ranks_in_names(paths: Sequence[str]) -> list[int | None]:
+    """The rank of each file by its name. Names that differ only in one number, from 0 on without a gap, name ranks too: `job-77-0.out`, `job-77-1.out`."""
+    named = [int(found[1] or found[2]) if (found := _OF_RANK.search(path)) else None for path in paths]
+    if any(rank is not None for rank in named):
+        return named
+    numbers = [re.findall(r"\d{1,9}", Path(path).name) for path in paths]
+    shapes = {re.sub(r"\d{1,9}", "#", Path(path).name) for path in paths}
+    if len(paths) < 2 or len(shapes) != 1:
+        return named
+    columns = list(zip(*numbers, strict=True))
+    differing = [column for column in columns if len(set(column)) > 1]
+    if len(differing) == 1 and sorted(map(int, differing[0])) == list(range(len(paths))):
+        return [int(word) for word in differing[0]]
+    return named
+
+
+def _files(name: str) -> Iterable[str]:
+    """The files of a name: itself, or the logs in a folder; stdout before stderr, which decides."""
+    if name == "-" or not Path(name).is_dir():
+        return [name]
+    found = [
+        str(Path(folder) / file)
+        for folder, _, files in os.walk(name)
+        for file in files
+        if _LOGS.search(file) and not (Path(folder) / file).is_symlink()
+    ]
+    if not found:
+        raise UsageError(f"{name} has no logs", hint="name files, or a folder with *.log, *.out or *.err")
+    return sorted(found, key=lambda path: (str(Path(path).parent), _STDERR.search(Path(path).name) is not None, path))
+
+
+def _read(name: str, rank: int | None, most: int) -> _Log:
+    try:
+        if name == "-" and sys.stdin is None:
+            raise UsageError("standard input is closed", hint="rankdeck diagnose LOG reads a file")
+        if name == "-":
+            data, left_out = _ends(sys.stdin.buffer, most)
+        else:
+            with Path(name).open("rb") as file:
+                data, left_out = _ends(file, most)
+    except OSError as error:
+        raise UsageError(f"{name} can't be read: {error.strerror}") from None
+    return _Log(name, rank, data.decode(errors="replace"), left_out)
+
+
+def _ends(file: BinaryIO, most: int = 0) -> tuple[bytes, int]:
+    """The beginning and the end of a file of any size, with blocks between them that have tracebacks, and how many bytes were left out.
 
     Uses bounded memory, for pipes too.
+
+    Args:
+        file: a regular file, or a pipe.
+        most: bytes of its end; 0: `TAIL`.
     """
-    head = file.read(HEAD)
-    if file.seekable():
-        size = os.fstat(file.fileno()).st_size
-        if size - len(head) > TAIL:
-            file.seek(size - TAIL)
-            return head + b"\n" + file.read(TAIL), size - TAIL - len(head)
-        return head + file.read(TAIL), 0
+    most = most or TAIL
+    parts = [file.read(HEAD)]
+    left_out = 0
+    if file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        skipped = os.fstat(file.fileno()).st_size - len(parts[0]) - most - MIDDLE
+        if skipped > 0:
+            file.seek(skipped, os.SEEK_CUR)
+            left_out += skipped
     blocks: deque[bytes] = deque()
-    kept = left_out = 0
+    kept = follows = 0
     while block := file.read(BLOCK):
         blocks.append(block)
         kept += len(block)
-        while kept - len(blocks[0]) >= TAIL:
-            kept -= len(blocks[0])
-            left_out += len(blocks.popleft())
-    return head + (b"\n" if left_out else b"") + b"".join(blocks), left_out
+        while kept - len(blocks[0]) >= most:
+            first = blocks.popleft()
+            kept -= len(first)
+            if (follows or b"Traceback (most" in first) and len(parts) <= MOST_BLOCKS:
+                follows = 0 if follows else 1  # a traceback may go on in the next block
+                parts.append(first)
+            else:
+                left_out += len(first)
+                parts += [b"\n"] if parts[-1] != b"\n" and len(parts) <= MOST_BLOCKS else []
+    return b"".join((*parts, b"\n" if left_out and parts[-1] != b"\n" else b"", *blocks)), left_out

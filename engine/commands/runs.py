@@ -11,7 +11,7 @@ import click
 from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun, user_name
 from engine.commands import show
-from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName
+from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName, RunOrFile, is_file
 from engine.commands.output import close_stdout, narrate
 from engine.core.errors import (
     OtherVersionError,
@@ -48,24 +48,30 @@ def status(run: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", type=RunName(), required=False)
-@click.option("--file", "-f", "log", metavar="LOG", help="Diagnose the log of any job; - reads standard input.")
+@click.argument("subjects", metavar="[RUN|FILE...]", type=RunOrFile(), nargs=-1)
+@click.option(
+    "--file", "-f", "logs", metavar="LOG", multiple=True, help="Diagnose the log of any job; - reads standard input."
+)
 @click.option("--attempt", type=click.IntRange(min=0), help="Which attempt; default: the newest one that failed.")
 @JSON
 @click.pass_context
-def diagnose(ctx: click.Context, run: str | None, *, log: str | None, attempt: int | None, as_json: bool) -> None:
-    """Explain why a run failed: the root cause, what to do, and which failures only followed.
+def diagnose(
+    ctx: click.Context, subjects: tuple[str, ...], *, logs: tuple[str, ...], attempt: int | None, as_json: bool
+) -> None:
+    """Explain why a run or any other job failed: the root cause, what to do, and which failures only followed.
 
-    RUN can be active, holding or ended. With --file, any log works: of torchrun, mpirun, a single script, or ssh. The exit
-    status is 1 if the log shows no known failure.
+    RUN can be active, holding or ended; - is the newest. A word that names an existing file, or has a slash, is a log or a folder of logs: of torchrun,
+    mpirun, Slurm, a single script, or ssh. Several logs are read as those of one job. The exit status is 1 if logs show no known failure.
     """
-    if (run is None) == (log is None):
-        raise UsageError("diagnose takes a run or a log", hint="rankdeck diagnose -, or rankdeck diagnose --file LOG")
-    if log is not None and attempt is not None:
-        raise UsageError("--attempt and --file exclude each other", hint="leave out --attempt")
-    from engine.commands.diagnose import diagnose_file, diagnose_run
+    files = [*logs, *(word for word in subjects if is_file(word))]
+    runs = [word for word in subjects if not is_file(word)]
+    if len(runs) + bool(files) != 1:
+        raise UsageError("diagnose takes one run, or logs", hint="rankdeck diagnose -, or rankdeck diagnose LOG…")
+    if files and attempt is not None:
+        raise UsageError("--attempt belongs to a run, not to logs", hint="leave out --attempt")
+    from engine.commands.diagnose import diagnose_files, diagnose_run
 
-    found = diagnose_file(log) if log is not None else diagnose_run(find_run(run or "-"), attempt)
+    found = diagnose_files(files) if files else diagnose_run(find_run(runs[0]), attempt)
     show.show_diagnosis(found, as_json=as_json)
     ctx.exit(found.exit_status)
 

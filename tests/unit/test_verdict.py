@@ -244,7 +244,7 @@ def test_a_file_of_gigabytes_is_read_at_both_its_ends(tmp_path: Path) -> None:
         os.truncate(log, 4 << 30)
         file.seek(4 << 30)
         file.write(b"\n" + raised("ValueError: bad batch").encode())
-    found = diagnose.diagnose_file(str(log))
+    found = diagnose.diagnose_files([str(log)])
     assert found.verdict is not None
     assert found.verdict.detail == "ValueError: bad batch"
     assert "were not read" in found.note
@@ -271,16 +271,52 @@ def test_a_pipe_is_read_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_log_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be read: No such file"):
-        diagnose.diagnose_file(str(tmp_path / "no.log"))
-    with pytest.raises(UsageError, match="can't be read: Is a directory"):
-        diagnose.diagnose_file(str(tmp_path))
+        diagnose.diagnose_files([str(tmp_path / "no.log")])
+    with pytest.raises(UsageError, match="has no logs"):
+        diagnose.diagnose_files([str(tmp_path)])
+
+
+def test_a_rank_that_failed_while_others_went_on_for_long_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    steps = "".join(f"[rank0]: step {step} loss 2.1\n" for step in range(200_000))
+    failure = "".join(f"[rank1]: {line}\n" for line in raised("ValueError: bad batch").splitlines())
+    log.write_text(steps + failure + steps)
+    found = diagnose.diagnose_files([str(log)])
+    assert found.verdict is not None
+    assert (found.verdict.rank, found.verdict.detail) == (1, "ValueError: bad batch")
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["x/attempt_0/0/stderr.log", "x/attempt_0/3/stdout.log"], [0, 3]),
+        (["out/rank_2.log", "out/rank_11.log"], [2, 11]),
+        (["job-77-0.out", "job-77-1.out"], [0, 1]),
+        (["slurm-77.out", "slurm-78.out"], [None, None]),
+        (["train.log"], [None]),
+    ],
+)
+def test_names_of_logs_tell_ranks(names: list[str], ranks: list[int | None]) -> None:
+    assert diagnose.ranks_in_names(names) == ranks
+
+
+def test_the_logs_of_one_job_are_read_together(tmp_path: Path) -> None:
+    for rank, message in enumerate((CLOSED, "ValueError: bad batch", CLOSED)):
+        folder = tmp_path / "logs" / "none_x1" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(raised(message))
+        (folder / "stdout.log").write_text("step 3\n")
+    found = diagnose.diagnose_files([str(tmp_path / "logs")])
+    assert found.verdict is not None
+    assert (found.verdict.rank, found.verdict.headline) == (1, "rank 1 raised ValueError")
+    assert found.verdict.followed == ("2 other ranks lost the connection to it: 0, 2",)
 
 
 @pytest.mark.slow
 def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(bytes(range(256)) * 5000)
-    found = diagnose.diagnose_file(str(junk))
+    found = diagnose.diagnose_files([str(junk)])
     assert (found.verdict, found.exit_status) == (None, 1)
 
 

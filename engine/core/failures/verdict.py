@@ -154,6 +154,12 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
     )
 
 
+def hedged(verdict: Verdict) -> str:
+    """The detail for people, with "probably" before what is only the most common reason."""
+    is_guess = verdict.confidence == "likely" and verdict.cause not in ("exception", "exit")
+    return f"probably: {verdict.detail}" if is_guess and verdict.detail else verdict.detail
+
+
 def remarks(witnesses: Iterable[Witness]) -> list[str]:
     """Known problems in the output of processes that did no harm by themselves."""
     seen = {}

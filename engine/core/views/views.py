@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from engine.core.failures.collectives import Wait
-from engine.core.failures.verdict import Witness, find_verdict
+from engine.core.failures.verdict import Witness, find_verdict, hedged
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
 from engine.core.metrics.process_use import ProcessUse
@@ -288,7 +288,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
     return FailureView(
         rank=rank,
         headline=verdict.headline,
-        detail=verdict.detail,
+        detail=hedged(verdict),
         traceback=verdict.traceback,
         hint=verdict.hint,
         others=others,
