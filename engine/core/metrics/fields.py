@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from engine.core.metrics.patterns import P
+
 MAX_NUMBERS = 200
 """Numbers of a line that are read; a longer line is data, not a report."""
 
@@ -18,89 +20,10 @@ MAX_TEXT = 4096
 _REACH = 64
 """Characters before a number that are searched for its name."""
 
-_GROUPED = r"\d{1,3}(?:(?:,\d{3}){1,6}(?!\d|,\d)|(?:_\d{3}){1,6}(?![\d_]))"
-_REST = (
-    r"(?:e[-+]?\d{1,4}+(?!\d))?"
-    r"|(?:nan|inf(?:inity)?)(?!\w| (?:in|of|at|for|or|and|values?|detected|found|encountered|loss|gradients?)\b))"
-)
-NUMBER = rf"[-+]?(?:(?:(?:{_GROUPED}|\d{{1,40}}+)(?:\.\d{{0,40}}+)?|\.\d{{1,40}}+){_REST}"
-_NUMBER_OF_LOCALE = rf"[-+]?(?:\d{{1,40}}+(?:,\d{{1,40}}+)?{_REST}"
-"""A number where the comma is the decimal sign."""
-
-_DECIMAL_COMMA = re.compile(r"(?<![\d,.\[(])(?:(?=0,|\d{4})\d{1,15},\d+|\d{1,15},(?:\d\d?|\d{4,}))(?![\d,.\])])")
-"""A comma that can only be a decimal sign: `0,125`, `2,31`."""
-_DECIMAL_POINT = re.compile(r"\d\.\d|\d,\d{3},\d")
+NUMBER = P.number.pattern
 
 HIDDEN = "\x01"
 """Stands for each character of a text that holds digits but no value, such as a date."""
-
-_FILE_ENDS = (
-    "pt pth ckpt py bin json jsonl txt safetensors npz npy csv tar gz zip yaml yml h5 onnx log c cc cpp cu cuh h hh so whl png jpg"
-).split()
-
-_ENDS_BY_LENGTH = [
-    rf"(?<=\.(?:{'|'.join(end for end in _FILE_ENDS if len(end) == length)}))"
-    for length in sorted({len(end) for end in _FILE_ENDS})
-]
-"""One look behind for all ends of a length: it must have a fixed width."""
-
-_HIDDEN_TEXT = re.compile(
-    r"\d{4}[-/.]\d\d[-/.]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?"  # 2024-05-01 12:00:00,123
-    r"|\b\d{1,2}/\d{1,2}/\d{4}\b|\b\d\d/\d\d(?= \d\d:\d\d)"  # 05/01/2024, 05/01 12:00:00
-    r"|\d{1,6}(?::\d\d){1,2}(?:[.,]\d{1,9})?(?!\d)|\d+ days?, "  # 12:00:00.123
-    r"|(?<![\w.])v?\d{1,9}(?:\.\d{1,9}){2,}[\w.+-]{0,40}"  # 2.6.0+cu124, 10.0.0.1
-    r"|\bhttps?://\S{1,500}"
-    r"|(?<![\w\])}/~])(?:\.{1,2}|~)?/(?=[A-Za-z_.])[^\s,;:'\")\]|]{1,500}"  # /data/run_3/step_100
-    r"|(?<![\w=./+-])[\w=/+-]{0,200}+\.[\w=./+-]{1,200}+(?:" + "|".join(_ENDS_BY_LENGTH) + r")(?::\d+)?"
-    r"|\((?:\d{1,9}, ?){1,12}\d{0,9}\)|\[(?:\d{1,9}, ?){2,12}\d{1,9}\]|Size\(\[[\d, ]{0,80}\]\)"  # shapes
-    r"|\b0x[0-9a-f]{1,32}\b"
-    r"|(?<![\w.])[A-Za-z_][\w.]{0,100}(?::[A-Za-z_<][\w.<>]{0,100}|(?<=\w)\.\w{1,60}):\d{1,6}(?= - )"  # loguru: __main__:train:42
-)
-
-_TOKEN, _TOKEN_OF_LOCALE = (
-    re.compile(
-        rf"(?P<number>{number})(?P<apart>[ \t]?)(?P<unit>%|[A-Za-zµ][\w]{{0,30}}(?:/[A-Za-z]\w{{0,20}})*|/s(?:ec)?\b|/\?)?"
-        r"|[A-Za-z_\x01][\w@\x01]{0,100}+(?:[./%-]+[\w@]{1,100}+){0,12}+",
-        re.IGNORECASE,
-    )
-    for number in (NUMBER, _NUMBER_OF_LOCALE)
-)
-
-_PER_SECOND = re.compile(r" ?([A-Za-z]{1,20})[ _]per[ _]s(?:ec(?:ond)?)?\b", re.IGNORECASE)
-"""After a number: ` tokens per second`."""
-
-_NUMBER_BEHIND = re.compile(
-    rf"[ \t]{{0,8}}(?P<sign>[=:])?[ \t]{{0,16}}{NUMBER}(?![ \t]?[a-z]+/s)(?![\w.])", re.IGNORECASE
-)
-
-_RATE_BEHIND = re.compile(r" ([a-z]{1,20})/s(?:ec)?\b", re.IGNORECASE)
-
-_KEY_VALUE = re.compile(r"\"(?:key|name|tag|metric)\": ?(\"[\w./-]{1,60}\"), ?\"value\":")
-"""MLPerf's `"key": "train_loss", "value": 0.45`."""
-
-_LOSS_BEHIND = re.compile(r" ((?:avg|average|mean|total) loss)(?=[ \t]*(?:[,;|)\]]|\Z))", re.IGNORECASE)
-"""After a number: `2.41 avg loss,`."""
-
-_KEY = re.compile(r":[ \t]+[-+]?\d")
-"""After a number with a sign before it: `Throughput: 0: 3086.4` has the throughput of part 0."""
-
-_COUNT_LINK = re.compile(r"[ \t]{0,16}(?:/|of|out of)[ \t]{0,16}\Z")
-
-_BOXES = r"(?:(?:torch\.)?tensor|(?:numpy|np)\.(?:float|int)\d{1,2}|array)\(\[?"
-"""Around a value in a printed dictionary: `'loss': np.float32(2.3)`."""
-
-_NAME = re.compile(
-    r"(?<![A-Za-z_])(?P<name>[A-Za-z_][\w@./%+-]{0,60}(?:\([A-Za-z_/%]{1,16}\))?"
-    r"(?: {1,2}(?!" + _BOXES + r")[A-Za-z_(][\w@./%+()-]{0,40}){0,5})"
-    r"(?:['\"]?[ \t]{0,32}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:"
-    + _BOXES
-    + r")?\Z",
-    re.IGNORECASE,
-)
-
-
-_MOMENT = re.compile(r"(?P<name>.*?)[ \t]\(?(?:at|after|for|in|on)[ \t].*\Z", re.IGNORECASE)
-"""`validation loss at iteration` before `100: 2.3`: the second number has the name of the first one up to its moment."""
 
 
 class Field(NamedTuple):
@@ -144,7 +67,7 @@ class Fields(NamedTuple):
 
 def hide(text: str) -> str:
     """The text with dates, times, versions, addresses, paths and shapes replaced by `HIDDEN`, character by character."""
-    return _HIDDEN_TEXT.sub(lambda found: HIDDEN * len(found[0]), text)
+    return P.hidden_text.sub(lambda found: HIDDEN * len(found[0]), text)
 
 
 def read_fields(text: str) -> Fields:
@@ -157,14 +80,14 @@ def read_fields(text: str) -> Fields:
         text = f"{text[: MAX_TEXT // 2]} {HIDDEN} {text[-MAX_TEXT // 2 :]}"
     text = hide(text)
     if '"value"' in text:
-        text = _KEY_VALUE.sub(lambda found: f"{found[1]}:".ljust(len(found[0])), text)
-    has_locale = "," in text and _DECIMAL_COMMA.search(text) is not None and not _DECIMAL_POINT.search(text)
+        text = P.key_value.sub(lambda found: f"{found[1]}:".ljust(len(found[0])), text)
+    has_locale = "," in text and P.decimal_comma.search(text) is not None and not P.decimal_point.search(text)
     texts: list[str] = []
     begins: list[int] = []
     factors: list[float] = []
     found: list[tuple[int, int, str, str]] = []  # begin, end, unit, and text before
     end = 0
-    for token in (_TOKEN_OF_LOCALE if has_locale else _TOKEN).finditer(text):
+    for token in (P.token_of_locale if has_locale else P.token).finditer(text):
         number = token["number"]
         if number is None:
             continue
@@ -198,13 +121,20 @@ def read_fields(text: str) -> Fields:
             and is_whole(texts[place], factors[place])
         ):
             after = found[place + 1]
-            if _COUNT_LINK.match(after[3]) and is_whole(texts[place + 1], factors[place + 1]):
+            if P.count_link.match(after[3]) and is_whole(texts[place + 1], factors[place + 1]):
                 total, stop, unit = place + 1, after[1], after[2]
-        name = _NAME.search(before)
-        if name and name["sign"] and total is None and not unit and _KEY.match(text, stop) and texts[place].isdecimal():
+        name = P.name.search(before)
+        if (
+            name
+            and name["sign"]
+            and total is None
+            and not unit
+            and P.key.match(text, stop)
+            and texts[place].isdecimal()
+        ):
             name = None
-        behind = None if name else _LOSS_BEHIND.match(text, stop)
-        late = _MOMENT.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
+        behind = None if name else P.loss_behind.match(text, stop)
+        late = P.moment.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
         fields.append(
             Field(
                 name["name"].strip() if name else behind[1] if behind else late["name"] if late else "",
@@ -235,8 +165,8 @@ def is_whole(text: str, factor: float = 1.0) -> bool:
 
 def _names_next(text: str, stop: int, before: str) -> bool:
     """Whether the word after a number is the name of the next one: `loss 2.5 tok/s 812`, `2.5 samples/s: 812`."""
-    found = _NUMBER_BEHIND.match(text, stop)
-    return found is not None and (found["sign"] is not None or _NAME.search(before) is not None)
+    found = P.number_behind.match(text, stop)
+    return found is not None and (found["sign"] is not None or P.name.search(before) is not None)
 
 
 def _unit(text: str, token: re.Match[str]) -> tuple[str | None, int]:
@@ -245,9 +175,9 @@ def _unit(text: str, token: re.Match[str]) -> tuple[str | None, int]:
     if unit is None:
         return "", token.end("number")
     lower = unit.lower()
-    if per := _PER_SECOND.match(text, token.end("number")):
+    if per := P.per_second.match(text, token.end("number")):
         return f"{per[1].lower()}/s", per.end()
-    if lower in MULTIPLES and (rate := _RATE_BEHIND.match(text, token.end())):  # `2.5k tok/s`
+    if lower in MULTIPLES and (rate := P.rate_behind.match(text, token.end())):  # `2.5k tok/s`
         return f"{lower}{rate[1].lower()}/s", rate.end()
     if token["apart"]:
         return (lower, token.end()) if is_unit(lower) else ("", token.end("number"))
@@ -270,14 +200,10 @@ RATE_KEYS = {
 }
 """Keys of rates, by what is counted."""
 
-STEP_WORDS = frozenset(_STEPS.split())
 SECONDS = dict.fromkeys("s sec secs second seconds".split(), 1.0) | {"ms": 1e-3, "msec": 1e-3, "us": 1e-6, "µs": 1e-6}
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _COUNT_UNITS = MULTIPLES | {"it": 1.0, "kit": 1e3, "mit": 1e6}
 """Letters behind the numbers of a count."""
-_SIZE = re.compile(r"[kmgt]?i?b(?:ytes?)?(?:/s(?:ec)?)?\Z|bytes(?:/s)?\Z|[kmgtp]?flops?(?:/s)?(?:/gpu)?\Z")
-_RATE = re.compile(r"([kmg]?)([a-z]{1,20})?/s(?:ec(?:ond)?s?)?(?:/gpu|/device|/proc)?\Z")
-_PACE = re.compile(r"(s|sec|secs|ms|us|µs)/([a-z]{1,20})\Z")
 
 
 def is_unit(word: str) -> bool:
@@ -286,7 +212,7 @@ def is_unit(word: str) -> bool:
         word in SECONDS
         or word in ("%", "k", "m", "g", "it", "x", "h", "min", "mins", "epochs", "batches")
         or "/" in word
-        or _SIZE.match(word) is not None
+        or P.size.match(word) is not None
     )
 
 
@@ -296,7 +222,7 @@ def rate_of_unit(unit: str) -> tuple[str, float] | None:
     Args:
         unit: in lower case.
     """
-    found = _RATE.match(unit)
+    found = P.rate.match(unit)
     if found is None:
         return None
     prefix, word = found[1], found[2] or ""
@@ -309,10 +235,10 @@ def rate_of_unit(unit: str) -> tuple[str, float] | None:
 
 def pace_of_unit(unit: str) -> float | None:
     """Seconds in one unit of `ms/step` or `s/it`; None: not a time for one step."""
-    found = _PACE.match(unit)
-    return SECONDS[found[1]] if found and found[2] in STEP_WORDS else None
+    found = P.pace.match(unit)
+    return SECONDS[found[1]] if found and found[2] in _STEPS.split() else None
 
 
 def is_size(unit: str) -> bool:
     """Whether a unit counts bytes or operations: `MB`, `GiB/s`, `TFLOPs`."""
-    return _SIZE.match(unit) is not None
+    return P.size.match(unit) is not None

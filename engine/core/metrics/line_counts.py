@@ -6,51 +6,11 @@ import re
 from typing import Literal
 
 from engine.core.metrics.fields import HIDDEN, Field, Fields, is_whole
-from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
+from engine.core.metrics.metric_names import Meaning, Names, meaning_of
+from engine.core.metrics.patterns import P, W
 
 Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
 """How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, with a bar, or with a number at its begin."""
-
-
-BAR = re.compile(rf"\[{HIDDEN}{{4,9}}[<,]")
-"""tqdm: `12/100 [00:01<00:09, …`, or `12it [00:01, …` without a known end."""
-_PERCENT = re.compile(r"\d{1,3}%\|?[^\d\[]*\Z")
-_GLYPHS = re.compile(r"\)?[ \t]*(?:\|#|\[[=>.#\-]{2,}\]?|[━╸╺─╾█▌▏▎▍]{2,})")
-_FILES = re.compile(
-    r"(?:down|up|re)?load|fetch|sav(?:e|ing)|writ|map\b|map |tokeni[sz]|filter|generat(?:e|ing)|extract|shard|checkpoint|convert"
-    r"|preproc|import|read(?:ing)?\b|cach|pack|group|flatten|cast|creat|build|compil|warm|collect|quanti|encod|file|resolv|find|search"
-    r"|scan|profil|calibrat|inferen|predict|infer|sampl|dataset|data set|weights|install|unpack|copy|sync",
-    re.IGNORECASE,
-)
-_SCORES = re.compile(r"\bmAP")
-"""Names of scores in the title of a bar: rows of a validation."""
-_LEAD = re.compile(
-    r"[ \t]*(?:\[(\d{1,15})\](?:\t|[ ](?=[\w'-]+(?:[ ][\w'-]+)?[:=]))|(\d{1,15}):(?:\t|[ ](?=\d+\.\d)))"  # boosting, darknet
-)
-_LEAD_OF_RATES = re.compile(r"-[ \t]+(\d{1,15})[ \t]+-[ \t]+[\d.]+[ ]\w+/s")
-"""`-  40 -  356.00 sent/s` of XLM."""
-_BAR_BEFORE = re.compile(r"[━╸╺─▁-▏■]\W{0,80}\Z")
-_TRAINING = re.compile(r"train(?:ing)?\b|epoch", re.IGNORECASE)
-_BYTES_BEHIND = re.compile(r"[\d?.][kmgt]?i?b/s", re.IGNORECASE)
-_HELD_OUT_START = re.compile(
-    r"[ \t\[]*(?:val|valid|validation|validate|validating|eval|evaluation|evaluating|test|testing|dev)"
-    r"(?![\w./-]|[ ](?:avg[ ]|average[ ]|mean[ ])?loss(?! at iteration))",
-    re.IGNORECASE,
-)
-_HELD_OUT_PART = re.compile(
-    r"[|\]>:-][ \t]*inference(?= done\b)"  # detectron2's evaluator
-    r"|(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|validate|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|net|results?|epoch|step|iter|iteration|batch)\b)"
-    r"|(?-i:\bCV\b)",
-    re.IGNORECASE,
-)
-_PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
-"""`[1,  2000] loss: 2.173` of PyTorch's tutorials: epoch and step."""
-_STEP_IN_BRACKETS = re.compile(r"\][ \t]\[(\d{1,15})\][ \t]\w[\w/.-]*[=:]")
-"""`logging_writer.py:48] [100] loss=0.2` of clu and flax: the step."""
-_DIGITS = re.compile(r"\d+")
-_PREFIX = re.compile(r"^(?:[ \t]*\[[^\]\[]*\][: \t]*)+")
-_MEASURED = re.compile(r"loss|reward|return|\bsps\b|\bfps\b|/s")
-_PLAIN_WORD = re.compile(r"[({,'\"\x01]?[ \t]?['\"]?\Z")
 
 
 class LineCounts:
@@ -78,11 +38,11 @@ class LineCounts:
         self.used: set[int] = set()
         self.renamed: dict[int, str] = {}
         """Names of numbers that stand behind another one."""
-        bar = BAR.search(self.text)
+        bar = P.bar.search(self.text)
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0
         first = next((field.begin for field in self.fields if self._is_metric(field)), begin)
-        self.held_out = bool(_HELD_OUT_START.match(self.text) or _HELD_OUT_PART.search(self.text, 0, first))
+        self.held_out = bool(P.held_out_start.match(self.text) or P.held_out_part.search(self.text, 0, first))
 
     def _is_metric(self, field: Field) -> bool:
         return bool(field.name) and meaning_of(field.name, "", self.names).role not in (
@@ -101,13 +61,13 @@ class LineCounts:
                 continue
             if field.total is None and (field.signed or field.unit == "%"):
                 return True  # ignite: `[12/100]  12%|█▏   , loss=2.34 [00:01<00:08]`
-            if (field.total is None and field.unit not in ("it", "/?", "kit")) or _BYTES_BEHIND.search(
+            if (field.total is None and field.unit not in ("it", "/?", "kit")) or P.bytes_behind.search(
                 self.text, self.bar
             ):
                 return False
             self.step, self.steps, self.kind = field.number, field.total, "bar"
             self.used.add(field.number)
-            head = _PERCENT.sub("", self.text[: field.begin]) if field.total is not None else self.text[: field.begin]
+            head = P.percent.sub("", self.text[: field.begin]) if field.total is not None else self.text[: field.begin]
             self._take_title(head)
             for other in self.fields:
                 if other.begin < field.begin:
@@ -121,12 +81,12 @@ class LineCounts:
         return meaning_of(field.name, field.unit, self.names).role == "loss"
 
     def _take_title(self, head: str) -> None:
-        title = _PREFIX.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]
+        title = P.prefix.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]
         self.title = "" if "loss" in title.lower() else " ".join(title.split())
         words = set(re.split(r"[^a-z]+", self.title.lower()))
-        self.held_out = self.held_out or not HELD_OUT.isdisjoint(words) or _SCORES.search(title) is not None
-        self.is_aside = self.held_out or (_FILES.search(self.title) is not None and not _TRAINING.match(self.title))
-        self.counted = _DIGITS.sub("#", self.title.lower())
+        self.held_out = self.held_out or not W.held_out.isdisjoint(words) or P.scores.search(title) is not None
+        self.is_aside = self.held_out or (P.files.search(self.title) is not None and not P.training.match(self.title))
+        self.counted = P.digits.sub("#", self.title.lower())
 
     def _take_epoch_of(self, field: Field) -> None:
         if meaning_of(field.name, "", self.names).role == "epoch":
@@ -139,11 +99,11 @@ class LineCounts:
 
     def take_counts(self) -> None:
         """Reads steps and epochs by their names, then counts without a name."""
-        if _PLACE_OF_BATCH.match(self.text) and len(self.fields) > 2:
+        if P.place_of_batch.match(self.text) and len(self.fields) > 2:
             self.epoch, self.step, self.kind, self.counted = 0, 1, "named", "batch"
             self.used.update((0, 1))
             return
-        if found := _STEP_IN_BRACKETS.search(self.text):
+        if found := P.step_in_brackets.search(self.text):
             self.step = next((one.number for one in self.fields if one.begin == found.start(1)), None)
             self.kind, self.counted = "named", "step"
             self.used.update(() if self.step is None else (self.step,))
@@ -162,9 +122,9 @@ class LineCounts:
             elif meaning.role in ("step", "steps", "epoch", "epochs"):
                 self._take_named(field, meaning)
             elif field.total is not None and (not field.name or _last_word(field) in ("train", "training")):
-                if field.opened[-1:] != "(" or _GLYPHS.match(self.text, field.end):
+                if field.opened[-1:] != "(" or P.glyphs.match(self.text, field.end):
                     bare.append(field)
-            elif field.total is not None and field.name.lower().strip("()") in HELD_OUT and self.step is None:
+            elif field.total is not None and field.name.lower().strip("()") in W.held_out and self.step is None:
                 self.held_out = True
                 bare.append(field)
             elif (
@@ -192,7 +152,7 @@ class LineCounts:
         role = meaning.role
         if role == "steps" and field.total is None and self.step is None and field.name.lower() == "steps":
             in_box = self.text.lstrip()[:1] in "|│"
-            if in_box or (field.signed and _MEASURED.search(self.lower)):
+            if in_box or (field.signed and P.measured.search(self.lower)):
                 role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
             self.step, self.steps, self.kind, self.counted = field.number, field.total, self._named(), meaning.key
@@ -217,7 +177,7 @@ class LineCounts:
         at = self.text.rfind(field.name, 0, field.begin)
         if self.text.lstrip().startswith("|"):
             return False  # a line of a table, which counts what was done
-        return at <= 0 or (_PLAIN_WORD.search(self.text, max(0, at - 3), at) is not None and self.text[at - 1] in "({,'\" \x01" \
+        return at <= 0 or (P.plain_word.search(self.text, max(0, at - 3), at) is not None and self.text[at - 1] in "({,'\" \x01" \
             and not self.text[max(0, at - 2) : at].strip(" ({,'\"").isalpha())  # fmt: skip
 
     def _take_bare(self, bare: list[Field]) -> None:
@@ -226,7 +186,7 @@ class LineCounts:
             self.step is None
             and not bare
             and self.epoch is None
-            and (found := _LEAD.match(self.text) or _LEAD_OF_RATES.search(self.text))
+            and (found := P.lead.match(self.text) or P.lead_of_rates.search(self.text))
         ):
             self.step = next(
                 (one.number for one in self.fields if one.begin == found.start(found.lastindex or 0)), None
@@ -235,7 +195,7 @@ class LineCounts:
         if self.step is not None or not bare:
             return
         field = bare[-1]
-        has_glyphs = _GLYPHS.match(self.text, field.end) or _BAR_BEFORE.search(
+        has_glyphs = P.glyphs.match(self.text, field.end) or P.bar_before.search(
             self.text[max(0, field.begin - 90) : field.begin]
         )
         if (
@@ -252,7 +212,7 @@ class LineCounts:
         if not is_report:
             return
         self.step, self.steps, self.kind = field.number, field.total, "bar" if has_glyphs else "bare"
-        if has_glyphs and _SCORES.search(self.text, 0, field.begin):
+        if has_glyphs and P.scores.search(self.text, 0, field.begin):
             self.held_out = self.is_aside = True
         if field.name and _last_word(field) not in ("train", "training"):
             self.counted = field.name.lower()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 
 from engine.core.metrics.fields import Fields, Numbers, read_fields
 from engine.core.metrics.line_meaning import Format, understand
 from engine.core.metrics.metric_names import Names
-from engine.core.metrics.sections import LONGEST, WORDS, Section, section_of
+from engine.core.metrics.patterns import W
+from engine.core.metrics.sections import LONGEST, Section, section_of
 from engine.core.metrics.tables import Table, table_of
 
 MAX_STEP = 1e15
@@ -30,12 +31,8 @@ MAX_SHAPE = 1000
 _REMARK = b"rankdeck: "
 """Begins what rankdeck says in a rank: a lost peer and its step, say. The rank reports these numbers by itself."""
 
-_ANCHORS = frozenset(
-    b"step steps iter iters iteration iterations epoch epochs ep it its lr grad gnorm learning batch batches acc accuracy ppl perplexity bleu "
-    b"rouge auc auroc map ap iou miou wer cer reward rewards return score f tps wps ups tgs throughput xent nll cost entropy prec precision "
-    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error sps fps ips itr timesteps rmse mse mae l logloss learn up".split()
-)
-"""Words in lower case. A line that reports something has one of them, or `loss`, or `/s`."""
+_ANCHORS = frozenset(word.encode() for word in W.anchors | W.headings)
+"""A line that reports something, or begins a section, has one of them, or `loss`, or `/s`."""
 
 _LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte if 97 <= byte <= 122 else 32 for byte in range(256))
 _DIGITS_TO_ZERO = bytes(ord("0") if 48 <= byte <= 57 else byte for byte in range(256))
@@ -61,15 +58,17 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 class Source(NamedTuple):
     """How a number is made from the words of a line, which are its runs of digits and dots."""
 
-    kind: Literal["plain", "scaled", "inverted", "exponent", "grouped", "decimal", "constant"]
     place: int
-    """The first word of the number."""
+    """The first word of the number; -1: there is none, and `factor` is the value, such as nan."""
     factor: float = 1.0
     inverted: bool = False
-    words: int = 1
-    """Words of a number with thousands separators."""
-    exponent: bytes = b""
-    """`e-`: the next word is the exponent."""
+    joins: tuple[bytes, ...] = ()
+    """What joins further words: nothing between thousands, `.` for a decimal comma, `e-` before an exponent."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one word as it stands."""
+        return self.place >= 0 and self.factor == 1.0 and not self.inverted and not self.joins
 
 
 class Values(NamedTuple):
@@ -130,7 +129,7 @@ class LineFormats:
             if b"loss" in line or b"/s" in line:
                 return True
             words = line.translate(_LETTERS).split()
-            if not (_ANCHORS.isdisjoint(words) and WORDS.isdisjoint(words)) or any(name in line for name in self._own):
+            if not _ANCHORS.isdisjoint(words) or any(name in line for name in self._own):
                 return True
         self._remember(shape, None, section)
         return False
@@ -202,12 +201,6 @@ def number_of(text: str) -> float:
     return float(text) if text.isdecimal() else float(text.replace(",", "").replace("_", ""))
 
 
-def _scaled(value: float, factor: float, inverted: bool) -> float | None:
-    if inverted:
-        return 1.0 / (value * factor) if value * factor > 0 else None
-    return value * factor if factor != 1.0 else value
-
-
 def whole(value: float | None) -> int | None:
     """A step of a plausible size; None: another number."""
     return round(value) if value is not None and 0 <= value <= MAX_STEP else None
@@ -219,11 +212,10 @@ def _line(meant: Format, numbers: Numbers) -> Line:
     def at(place: int | None) -> float | None:
         return None if place is None else number_of(numbers.texts[place]) * numbers.factors[place]
 
-    values = [(one.key, _scaled(number_of(numbers.texts[one.place]), one.factor, one.inverted)) for one in meant.values]
-    return Line(
-        meant, {key: value for key, value in values if value is not None}, whole(at(meant.step)), whole(at(meant.steps)),
-        _epoch(at(meant.epoch)), whole(at(meant.epochs)),
-    )  # fmt: skip
+    found = [(one.key, number_of(numbers.texts[one.place]) * one.factor, one.inverted) for one in meant.values]
+    values = {key: 1.0 / value if inverted else value for key, value, inverted in found if not inverted or value > 0}
+    step, steps, epoch, epochs = map(at, (meant.step, meant.steps, meant.epoch, meant.epochs))
+    return Line(meant, values, whole(step), whole(steps), _epoch(epoch), whole(epochs))
 
 
 def _epoch(value: float | None) -> float | None:
@@ -237,32 +229,22 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
     def source(place: int | None, factor: float = 1.0, inverted: bool = False) -> Source | None:
         if place is None:
             return None
-        number, begin = fields.numbers.texts[place], fields.numbers.begins[place]
-        sign = -1.0 if number[0] == "-" else 1.0
-        plain = number.lstrip("+-").lower()
+        number = fields.numbers.texts[place]
+        sign, plain = -1.0 if number[0] == "-" else 1.0, number.lstrip("+-").lower()
         if plain[0] in "ni":
-            return Source("constant", 0, number_of(number))
-        begin += number[0] in "+-"
+            return Source(-1, number_of(number))
+        begin = fields.numbers.begins[place] + (number[0] in "+-")
         at = bisect_right(starts, begin) - 1
         mantissa, e, exponent = plain.partition("e")
         is_decimal = "." in plain and text[begin : begin + len(mantissa)] == mantissa.replace(".", ",")
         parts = re.split("[,_.]" if is_decimal else "[,_]", mantissa)
-        behind = at + len(parts)
-        if (
-            words[at:behind] != parts
-            or starts[at] != begin
-            or (e and words[behind : behind + 1] != [exponent.lstrip("+-")])
-        ):
+        joins = [b"." if is_decimal else b""] * (len(parts) - 1)
+        if e:
+            parts.append(exponent.lstrip("+-"))
+            joins.append(b"e-" if exponent.startswith("-") else b"e")
+        if words[at : at + len(parts)] != parts or starts[at] != begin:
             raise LookupError
-        factor *= sign
-        if is_decimal:
-            if e:
-                raise LookupError
-            return Source("decimal", at, factor, inverted)
-        if e or len(parts) > 1:
-            marked = b"" if not e else b"e-" if exponent.startswith("-") else b"e"
-            return Source("exponent" if e else "grouped", at, factor, inverted, len(parts), marked)
-        return Source("inverted" if inverted else "plain" if factor == 1.0 else "scaled", at, factor)
+        return Source(at, factor * sign, inverted, tuple(joins))
 
     try:
         values = tuple((one.key, source(one.place, one.factor, one.inverted)) for one in meant.values)
@@ -277,26 +259,23 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
 
 
 def _values_of(sources: list[tuple[str, Source]]) -> Values:
-    is_plain = all(one.kind == "plain" for _, one in sources)
+    is_plain = all(one.is_plain for _, one in sources)
     return Values(tuple(sources), tuple((key, one.place) for key, one in sources) if is_plain else None)
 
 
 def _take(words: list[bytes], source: Source) -> float | None:
-    kind, place, factor, inverted, size, exponent = source
-    if kind == "plain":
-        return float(words[place])
-    if kind == "inverted":
-        return _scaled(float(words[place]), factor, inverted=True)
-    if kind == "scaled":
-        return float(words[place]) * factor
-    if kind == "constant":
+    place, factor, inverted, joins = source
+    if place < 0:
         return factor
-    if kind == "decimal":
-        return _scaled(float(words[place] + b"." + words[place + 1]), factor, inverted)
-    if size > 1 and any(len(word.partition(b".")[0]) != 3 for word in words[place + 1 : place + size]):
-        raise ValueError
-    text = words[place] if size == 1 else b"".join(words[place : place + size])
-    return _scaled(float(text + exponent + words[place + size] if exponent else text), factor, inverted)
+    text = words[place]
+    for at, join in enumerate(joins, place + 1):
+        if not join and len(words[at].partition(b".")[0]) != 3:
+            raise ValueError
+        text += join + words[at]
+    value = float(text) * factor
+    if inverted:
+        return 1.0 / value if value > 0 else None
+    return value
 
 
 def _take_all(words: list[bytes], values: Values) -> dict[str, float]:
@@ -306,16 +285,12 @@ def _take_all(words: list[bytes], values: Values) -> dict[str, float]:
     return {key: value for key, one in sources if (value := _take(words, one)) is not None}
 
 
-def _count(words: list[bytes], source: Source) -> int | None:
-    return whole(_take(words, source))
-
-
 def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
     starts = [found.start() for found in _WORD_OF_LINE.finditer(line)]
     counts = [(key, one) for key, one in (("step", recipe.step), ("epoch", recipe.epoch)) if one is not None]
-    if any(one.kind != "plain" for _, one in counts):
+    if not all(one.is_plain for _, one in counts):
         return None
-    return [(key, starts[one.place]) for key, one in [*recipe.main.sources, *counts] if one.kind != "constant"]
+    return [(key, starts[one.place]) for key, one in [*recipe.main.sources, *counts] if one.place >= 0]
 
 
 def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
@@ -335,8 +310,8 @@ def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
     return Line(
         recipe.format,
         _take_all(words, recipe.main if brief else recipe.values),
-        None if step is None else _count(words, step),
-        None if steps is None else _count(words, steps),
+        None if step is None else whole(_take(words, step)),
+        None if steps is None else whole(_take(words, steps)),
         None if epoch is None else _epoch(_take(words, epoch)),
-        None if epochs is None else _count(words, epochs),
+        None if epochs is None else whole(_take(words, epochs)),
     )

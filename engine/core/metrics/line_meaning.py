@@ -18,8 +18,9 @@ from engine.core.metrics.fields import (
     pace_of_unit,
     rate_of_unit,
 )
-from engine.core.metrics.line_counts import BAR, Kind, LineCounts
-from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
+from engine.core.metrics.line_counts import Kind, LineCounts
+from engine.core.metrics.metric_names import Meaning, Names, meaning_of
+from engine.core.metrics.patterns import P, W
 from engine.core.metrics.sections import Section
 
 
@@ -71,19 +72,6 @@ class Format(NamedTuple):
         return bool(self.title) and not self.kind and self.epoch is not None
 
 
-_STEP_TIME = re.compile(r"(?:.* )?(?:step|iter|iteration|batch)\Z", re.IGNORECASE)
-"""With a time behind it: how long a step takes."""
-_AVERAGED = re.compile(r"[ \t]*\(")
-_SUMMARY = re.compile(r"[ \t]*(?:Averaged stats|total (?:images|samples|tokens)/s)", re.IGNORECASE)
-_OF_MANY = re.compile(r"\b(?:total|wall|elapsed)\b", re.IGNORECASE)
-"""A time of more than one step."""
-_DOUBTFUL = re.compile(r"[+-]?\d{1,3},\d{3}\Z")
-_POINT = re.compile(r"\d\.\d")
-_HELD_OUT_OBJECT = re.compile(rf"\b(?:{'|'.join(sorted(HELD_OUT))})[\"']?[ \t]?[:=][ \t]?\{{[^{{}}]*", re.IGNORECASE)
-"""`"validation": {"loss": 2.4`."""
-_EPOCH_BAR = re.compile(r"(?:train(?:ing)?[ _])?epochs?\Z", re.IGNORECASE)
-
-
 class _Reading(LineCounts):
     """A line while it is read."""
 
@@ -94,8 +82,8 @@ class _Reading(LineCounts):
         self.part_name, self.doubt = "", ""
         self.total_name = False
         """Whether the loss of the run was named on this line."""
-        self.is_summary = "runtime" in self.lower or _SUMMARY.match(self.text) is not None
-        self.held_out_spans = [found.span() for found in _HELD_OUT_OBJECT.finditer(self.text)]
+        self.is_summary = "runtime" in self.lower or P.summary.match(self.text) is not None
+        self.held_out_spans = [found.span() for found in P.held_out_object.finditer(self.text)]
         self.is_known = False
         """A metric or a count was found that makes the line a report."""
 
@@ -136,7 +124,7 @@ class _Reading(LineCounts):
         if (pace := pace_of_unit(field.unit)) is not None:
             self._add_pace(place, pace)
             return
-        if field.unit in ("ms", "us", "µs") and field.signed and _STEP_TIME.match(field.name):
+        if field.unit in ("ms", "us", "µs") and field.signed and P.step_time.match(field.name):
             self._add_pace(place, SECONDS[field.unit])
             return
         match role:
@@ -172,7 +160,7 @@ class _Reading(LineCounts):
 
     def _is_doubtful(self, place: int) -> bool:
         """Whether the comma of a number separates thousands or decimals, which nothing else on the line decides."""
-        return _DOUBTFUL.match(self.numbers.texts[place]) is not None and not _POINT.search(self.text)
+        return P.doubtful.match(self.numbers.texts[place]) is not None and not P.point.search(self.text)
 
     def _multiple(self, field: Field) -> float:
         """1e6 of `1.05M`; `3m` are minutes."""
@@ -180,7 +168,9 @@ class _Reading(LineCounts):
         return MULTIPLES[field.unit] if is_large else 1.0
 
     def _is_other_rate(self, field: Field) -> bool:
-        return self.held_out or is_size(field.unit) or not HELD_OUT.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
+        return (
+            self.held_out or is_size(field.unit) or not W.held_out.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
+        )
 
     def _looks_measured(self, field: Field) -> bool:
         text = self.numbers.texts[field.number]
@@ -188,9 +178,9 @@ class _Reading(LineCounts):
 
     def _is_pace(self, field: Field) -> bool:
         """Whether `time` is that of a step, and not of the whole run."""
-        if self.step is None or self.held_out or _OF_MANY.search(field.name):
+        if self.step is None or self.held_out or P.of_many.search(field.name):
             return False
-        is_averaged = _AVERAGED.match(self.text, field.end) is not None
+        is_averaged = P.averaged.match(self.text, field.end) is not None
         return field.unit == "ms" or is_averaged or " eta" in self.lower or "data" in self.lower
 
     def _add_pace(self, place: int, seconds: float) -> None:
@@ -203,7 +193,7 @@ class _Reading(LineCounts):
             self.held_out
             and role != "rate"
             and key not in ("val_loss", "loss", "lr")
-            and not key.lower().startswith(tuple(HELD_OUT))
+            and not key.lower().startswith(tuple(W.held_out))
         ):
             key = f"val_{key}"
         if key and key not in self.values and not self.names.ignores(key):
@@ -234,7 +224,7 @@ class _Reading(LineCounts):
                 return None
             self.values.clear()
         values = tuple(sorted(self.values.values(), key=lambda value: value.place))
-        is_epochs = self.kind == "bar" and bool(_EPOCH_BAR.match(self.title)) and "loss" not in self.values
+        is_epochs = self.kind == "bar" and bool(P.epoch_bar.match(self.title)) and "loss" not in self.values
         return Format(
             step=None if is_epochs else self.step,
             steps=None if is_epochs else self.steps,
@@ -273,7 +263,7 @@ def _last_report(line: Fields, names: Names) -> Fields:
     text, fields, numbers = line
     steps = [place for place, field in enumerate(fields) if meaning_of(field.name, "", names).role == "step"]
     alike = [at for at in steps if fields[at].name == fields[steps[0]].name]
-    bars = [found.start() for found in BAR.finditer(text)]
+    bars = [found.start() for found in P.bar.finditer(text)]
     if len(bars) > 1:
         cut = text.find("]", bars[-2]) + 1
     elif (

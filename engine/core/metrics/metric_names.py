@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -10,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from engine.core.metrics.fields import RATE_KEYS, SECONDS
+from engine.core.metrics.patterns import P, W
 
 Role = Literal["loss", "val_loss", "part", "lr", "grad_norm", "step", "steps", "epoch", "epochs", "rate", "pace", "time", "known", "other",
                "none"]  # fmt: skip
@@ -40,43 +40,10 @@ class Meaning(NamedTuple):
     factor: float = 1.0
 
 
-HELD_OUT = frozenset(
-    "val valid validation validate validating eval evaluation evaluate evaluating test testing dev heldout sanity".split()
-)
 _TRAIN = frozenset("train training".split())
-_PLAIN = _TRAIN | frozenset(
-    "total avg average mean batch running smooth smoothed lm mlm ce epoch step current cur global final overall combined last all".split()
-)
-_NO_LOSS = frozenset("scale scaler fn func function weight weights mask type name".split())
-_SUM = re.compile(r"total[ _]train(?:ing)?[ _]loss\Z")
-"""The sum over an epoch."""
-_ALIASES = frozenset("xent nll cost cross_entropy crossentropy bce objective".split())
-_STEP = frozenset("step iter it itr iteration batch minibatch update num_updates updates".split())
 _STEP_OF_RUN = frozenset("num_updates total_timesteps".split())
-_STEP_PREFIXES = frozenset("global train training opt optimizer current epoch trainer learner".split())
-_EPOCH = frozenset(("epoch", "ep", "epch"))
-_TOTAL_PREFIXES = frozenset("max num total train optimization training".split())
-_KNOWN = re.compile(
-    r"(?:top[-_]?[15]|acc(?:uracy)?(?:@[15]|[-_/]?top[-_]?[15])?|ppl|perplexity|bleu|rouge[\w-]*|f1|auc|auroc|m?ap(?:50)?(?:[-_]95)?|m?iou|wer|cer"
-    r"|rewards?|returns?|score|mfu|prec(?:ision)?(?:@[15])?|recall|fid|psnr|ssim|dice|entropy|kl)\Z"
-)
-_NOT_METRICS = frozenset(
-    "rank ranks local_rank pid gpu gpus cuda device devices node nodes worker workers port seed line lines lineno version v_num world_size thread threads process processes proc id elapsed eta date remaining in to of at for is than after took reached from by and the on runtime train_runtime eval_runtime time_ms".split()
-)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_WORDS = re.compile(r"[ _./-]+")
-_RATE_NAME = re.compile(
-    r"(?:.*[ _./-])?(?!(?:gpu|device|rank|core|thread)[ _]?[/p])([a-z]+)[ _]?(?:(?:/|per)[ _]?(?:gpu|device|rank)[ _]?)?(?:/|per)[ _]?s(?:ec(?:ond)?)?s?"
-    r"(?:[ _/](?:per[ _])?(?:gpu|device|rank|core|thread))?\Z"
-)
 _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "it/s", "fps": "samples/s", "ips": "samples/s",
                "sps": "samples/s", "throughput": "throughput"}  # fmt: skip
-_PACE_NAME = re.compile(
-    r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|step_timing(?: in s)?|btime|step_avg|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
-    r"|(?P<unit>ms|s|sec|seconds)(?:/|[ _]per[ _])(?:it|iter|iteration|step|batch|b))(?P<end>[ _]?\(?(?:ms|s|sec)\)?)?\Z"
-)
-_IN_BRACKETS = re.compile(r"[ _]*\(([^()]*)\)\Z")
-_QUIET_END = re.compile(r"[ _]*\([^()]*\)\Z")
 
 
 @lru_cache(maxsize=4096)
@@ -108,14 +75,14 @@ def _is_named(lower: str, wanted: str) -> bool:
 
 
 def _meaning(name: str, lower: str, unit: str) -> Meaning:
-    bare = _QUIET_END.sub("", lower).rstrip(".")  # `Step... (100` of flax
+    bare = P.quiet_end.sub("", lower).rstrip(".")  # `Step... (100` of flax
     if lower == "up.":  # Marian's updates
         return Meaning("step", "up")
-    if _SUM.search(bare):
+    if P.sum.search(bare):
         return Meaning("none", "")
     if (sentence := bare.removesuffix(" is").removesuffix(" was")).endswith("loss"):
         bare = sentence  # `the loss is 2.3`
-    words = _WORDS.split(bare)
+    words = P.word_breaks.split(bare)
     last = words[-1]
     if loss := _loss(bare, words, unit):
         return Meaning(loss, _key(name))
@@ -128,14 +95,14 @@ def _meaning(name: str, lower: str, unit: str) -> Meaning:
         return Meaning("grad_norm", "grad_norm")
     if rate := _rate(name, lower):
         return Meaning("none", "") if _is_held_out(words) else Meaning("rate", rate[0], rate[1])
-    if pace := _PACE_NAME.match(lower):
+    if pace := P.pace_name.match(lower):
         told = pace["unit"] or (pace["end"] or "").strip(" _()")
         return Meaning("pace", "it/s", SECONDS.get(unit or told, 1.0))
     if last == "time" and bare.rpartition(" ")[2] == "time":
         return Meaning("time", _key(name), SECONDS.get(unit, 1.0))
-    if last in _NOT_METRICS or bare in _NOT_METRICS:
+    if last in W.not_metrics or bare in W.not_metrics:
         return Meaning("none", "")
-    return Meaning("known" if _KNOWN.match(bare.rpartition(" ")[2]) or _KNOWN.match(last) else "other", _key(name))
+    return Meaning("known" if P.known.match(bare.rpartition(" ")[2]) or P.known.match(last) else "other", _key(name))
 
 
 def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss", "part"] | None:
@@ -147,26 +114,26 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
             return "val_loss" if _is_held_out(words) else "loss"
         return (
             "part"
-            if own.partition("-")[0] in _ALIASES
+            if own.partition("-")[0] in W.aliases
             or own.startswith("l_")
             or (own.endswith("loss") and own != "loss" and not _is_held_out(words))
             else None
         )
     at = len(words) - 1 - words[::-1].index("loss")
     before, after = words[:at], words[at + 1 :]
-    if any(word not in ("step", "epoch", "value") and word not in _PLAIN and word not in HELD_OUT for word in after):
-        return None if _NO_LOSS & set(after) or f"loss {after[0]}" in bare else "part"
+    if any(word not in ("step", "epoch", "value") and word not in W.plain and word not in W.held_out for word in after):
+        return None if W.no_loss & set(after) or f"loss {after[0]}" in bare else "part"
     if _is_held_out(words):
         return "val_loss"
     if before[-2:] == ["cross", "entropy"] or before[-1:] == ["crossentropy"]:
         return "loss"
     joined = bare.rpartition(" ")[2]  # `aux_loss` is another loss, `Current loss` is not
     glued = before[-1:] if joined != "loss" and not joined.startswith("loss") else []
-    return "part" if glued and glued[0] not in _PLAIN else "loss"
+    return "part" if glued and glued[0] not in W.plain else "loss"
 
 
 def _is_held_out(words: list[str]) -> bool:
-    return not HELD_OUT.isdisjoint(words)
+    return not W.held_out.isdisjoint(words)
 
 
 def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epochs"] | None:
@@ -176,23 +143,23 @@ def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epo
     if own in ("step_num", "epoch_num"):
         return "step" if own == "step_num" else "epoch"
     one = last[:-1] if last.endswith("s") else last
-    if last in _EPOCH and (own == last or words[-2:-1] in (["current"], ["train"], ["training"], ["trainer"])):
+    if last in W.epoch and (own == last or words[-2:-1] in (["current"], ["train"], ["training"], ["trainer"])):
         return "epoch"
-    if own in _STEP_OF_RUN or (last in _STEP):
-        if own == last or own in _STEP_OF_RUN or words[-2] in _STEP_PREFIXES:
+    if own in _STEP_OF_RUN or (last in W.step):
+        if own == last or own in _STEP_OF_RUN or words[-2] in W.step_prefixes:
             return "step"
         return None
-    if last.endswith("s") and one in _STEP | _EPOCH:
-        is_total = words[-2:-1] and words[-2] in _TOTAL_PREFIXES
+    if last.endswith("s") and one in W.step | W.epoch:
+        is_total = words[-2:-1] and words[-2] in W.total_prefixes
         if is_total or bare == last:
-            return "epochs" if one in _EPOCH else "steps"
+            return "epochs" if one in W.epoch else "steps"
     return None
 
 
 def _rate(name: str, lower: str) -> tuple[str, float] | None:
-    inside = _IN_BRACKETS.search(lower)
-    for text in (inside[1] if inside else "", _CAMEL.sub("_", name).lower(), lower):
-        found = _RATE_NAME.match(text)
+    inside = P.in_brackets.search(lower)
+    for text in (inside[1] if inside else "", P.camel.sub("_", name).lower(), lower):
+        found = P.rate_name.match(text)
         if found:
             word = found[1]
             if word in RATE_KEYS:
@@ -201,9 +168,9 @@ def _rate(name: str, lower: str) -> tuple[str, float] | None:
                 return RATE_KEYS[word[1:]], 1e3 if word[0] == "k" else 1e6
     if lower == "fps total":
         return "samples/s", 1.0
-    key = _RATE_WORDS.get(_WORDS.split(lower)[-1]) if not inside else None
+    key = _RATE_WORDS.get(P.word_breaks.split(lower)[-1]) if not inside else None
     return (key, 1.0) if key else None
 
 
 def _key(name: str) -> str:
-    return _QUIET_END.sub("", name).strip(" -|")[-MAX_KEY:]
+    return P.quiet_end.sub("", name).strip(" -|")[-MAX_KEY:]

@@ -6,22 +6,15 @@ import re
 from typing import NamedTuple
 
 from engine.core.metrics.metric_names import Names, meaning_of
+from engine.core.metrics.patterns import P
 
 MAX_COLUMNS = 64
 
 _SEPARATORS = ((",", re.compile(r"[ \t]*,[ \t]*")), ("|", re.compile(r"[ \t]*\|[ \t]*")), ("\t", re.compile(r" *\t *")),
                ("  ", re.compile(r"[ \t]{2,}")))  # fmt: skip
-_COLUMN = re.compile(r"#\Z|[A-Za-z_][\w@./ ()%+-]{0,40}\Z")
-_CELL = re.compile(
-    r"[-+]?[\d.]*\d\.?(?:e[-+]?\d+)?[kmgs%]?(?:/\d+)?\Z|[-+]?(?:nan|inf)\Z|(?:\d+:)+\d+(?:\.\d+)?\Z|-?\Z", re.IGNORECASE
-)
-_NAMED_CELL = re.compile(r"[A-Za-z][\w/ .-]{0,30}: ?([\d.]+)(?![\w.])")
-"""`images/sec: 346.0 +/- 0.5`."""
 _BOX = str.maketrans("│┃║┆", "||||")
 _SHORT = {"E": "epoch", "#": "step"}
 """Columns of spaCy."""
-_BLANKS = re.compile(r"[ \t]+")
-_BAR_BEHIND = re.compile(r":[ \t]+(?=\d{1,3}%[| ])")
 
 
 class Table(NamedTuple):
@@ -46,7 +39,7 @@ def table_of(line: str, names: Names) -> Table | None:
     for separator, pattern in _SEPARATORS:
         cells = [cell.strip("\"' ") for cell in pattern.split(line.strip("|") if separator == "|" else line)]
         cells = [_SHORT.get(cell, cell) for cell in cells if cell or separator != "|"]
-        if not (2 if separator in ",\t" else 3) <= len(cells) <= MAX_COLUMNS or not all(map(_COLUMN.match, cells)):
+        if not (2 if separator in ",\t" else 3) <= len(cells) <= MAX_COLUMNS or not all(map(P.column.match, cells)):
             continue
         roles = {meaning_of(cell, "", names).role for cell in cells}
         counts = roles & {"step", "steps", "epoch", "epochs"}
@@ -61,11 +54,11 @@ def table_of(line: str, names: Names) -> Table | None:
 def row_text(table: Table, line: str) -> str | None:
     """A row in the form `name=value, name=value`, and a bar behind it before that; None: the line is no row of the table."""
     line = line.translate(_BOX).strip()
-    cut = _BAR_BEHIND.search(line)
+    cut = P.bar_behind.search(line)
     bar = line[cut.end() :] + " " if cut else ""
     line = line[: cut.start()] if cut else line
     if table.separator == "  ":
-        cells = _BLANKS.split(line)
+        cells = P.blanks.split(line)
     else:
         cells = [
             cell.strip("\"' \t") for cell in line.strip("|" if table.separator == "|" else "").split(table.separator)
@@ -74,8 +67,8 @@ def row_text(table: Table, line: str) -> str | None:
     if len(cells) == len(columns) + 1 and cells[0].isdecimal():
         del cells[0]  # the index of pandas
     if table.separator == "\t":
-        cells = [named[1] if (named := _NAMED_CELL.match(cell)) else cell for cell in cells]
-    if len(cells) != len(columns) or not all(map(_CELL.match, cells)) or not any(cells):
+        cells = [named[1] if (named := P.named_cell.match(cell)) else cell for cell in cells]
+    if len(cells) != len(columns) or not all(map(P.cell.match, cells)) or not any(cells):
         return None
     return bar + ", ".join(
         f"{name}={cell}" for name, cell in zip(columns, cells, strict=True) if cell and ":" not in cell
