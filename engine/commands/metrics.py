@@ -13,6 +13,7 @@ from engine.commands.output import print_json
 from engine.core.metrics.line_formats import Line, LineFormats
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
+from engine.core.metrics.own_patterns import OwnPatterns
 from engine.core.metrics.progress import RankProgress, take_lines
 from engine.core.plan.profile import Metrics
 from engine.core.terminal_text import visible
@@ -29,7 +30,10 @@ def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) ->
         as_json: one object with `lines` and `end`.
     """
     names = Names(loss=metrics.loss, step=metrics.step, ignore=metrics.ignore)
-    reader, progress = MetricReader(metrics.patterns, LineFormats(names)), RankProgress()
+    own = OwnPatterns(
+        lambda pattern: click.echo(f"metrics.patterns: {pattern!r} takes too long, and is not used", err=True)
+    )
+    reader, progress = MetricReader(metrics.patterns, LineFormats(names), own.find), RankProgress()
     shown: list[dict[str, Any]] = []
     for number, data in enumerate(
         (part for line in lines for part in re.split(rb"\r\n|[\r\n]", line.removesuffix(b"\n"))), 1

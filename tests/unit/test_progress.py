@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -174,3 +175,13 @@ def test_metrics_shows_what_is_read() -> None:
     found = json.loads(CliRunner().invoke(cli, ["metrics", "--try", "-", "--json"], input=text).stdout)
     assert [line["read"]["counts"] for line in found["lines"] if line["read"]] == ["nothing", "training", "Map"]
     assert (found["end"]["step"], found["end"]["steps"], found["end"]["loss"]) == (10, 500, 2.5)
+
+
+def test_a_pattern_that_takes_too_long_is_told_and_left_out(tmp_path: Path) -> None:
+    patterns = r"""metrics.patterns = ['(a+)+(?P<bad>\d)$', 'acc{1} (?P<acc>\S+)']"""
+    profile = tmp_path / "p.toml"
+    profile.write_text(f"schema = 1\nname = 'p'\nrecipe.name = 'gpt'\n{patterns}\n")
+    text = "a" * 60_000 + "!\nacc 0.5 step 1\n" + "a" * 60_000 + "!\n"
+    shown = CliRunner().invoke(cli, ["metrics", "--try", "-", str(profile), "--json"], input=text)
+    assert shown.stderr == "metrics.patterns: '(a+)+(?P<bad>\\\\d)$' takes too long, and is not used\n"
+    assert json.loads(shown.stdout)["lines"][1]["read"]["metrics"] == {"acc": 0.5}

@@ -7,13 +7,13 @@ place (`line_formats`). A chunk of many similar lines is thinned first (`line_fl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from engine.core.metrics.fields import NUMBER
 from engine.core.metrics.line_flood import thin
 from engine.core.metrics.line_formats import MAX_SHAPES, Heading, Line, LineFormats, Recipe, read_line, shapes_of, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names
+from engine.core.metrics.own_patterns import Hit, OwnPatterns
 from engine.core.metrics.sections import CLOSED, Section
 from engine.core.metrics.tables import Table, row_text
 
@@ -33,14 +33,9 @@ MANY = 64
 RATES = {"it": "it/s", "samples": "samples/s", "tokens": "tokens/s"}
 """Keys of the groups of a pattern that are rates."""
 
-Hit = tuple[int, str, float]
-"""Position of a value, its key, and the value."""
-
-Find = Callable[[re.Pattern[bytes], bytes], Iterable[Hit]]
+Find = Callable[[str, bytes], Iterable[Hit]]
 """Finds every value of a user's pattern in whole lines."""
 
-_LEADING_NUMBER = re.compile(r"[\s'\"(\[=:]{0,16}(" + NUMBER + r")([kmg]?)(?![a-z0-9])")
-_MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _DIGIT = re.compile(rb"\.?\d")
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")
 _FRAME_END = b'", line '
@@ -59,14 +54,14 @@ class MetricReader:
         patterns: regexes of the profile. Each named group is a metric of that name; `step`, `steps`, `epoch`, `epochs` are those of the
             line; `it`, `samples`, `tokens` are rates per second.
         formats: known formats, shared with other readers.
-        find: searches with one of the patterns, and may limit what that costs; None: without a limit.
+        find: searches with one of the patterns; None: those of one reader, which does not tell of slow ones.
     """
 
     def __init__(
         self, patterns: tuple[str, ...] = (), formats: LineFormats | None = None, find: Find | None = None
     ) -> None:
-        self._find = find or own_hits
-        self._patterns = tuple(re.compile(pattern.encode(), re.MULTILINE) for pattern in patterns)
+        self._find = find or OwnPatterns(lambda _: None).find
+        self._patterns = patterns
         self._formats = formats or LineFormats(Names())
         self._unfinished = bytearray()
         self._giving_up = False
@@ -259,18 +254,6 @@ class MetricReader:
             begin = position
             found.setdefault(place, {}).setdefault(RATES.get(key, key), value)
         return found
-
-
-def own_hits(pattern: re.Pattern[bytes], text: bytes) -> Iterator[Hit]:
-    """Every value of a user's pattern."""
-    for found in pattern.finditer(text):
-        for key in pattern.groupindex:
-            value = found[key]
-            if value is None:
-                continue
-            number = _LEADING_NUMBER.match(value[:200].decode("utf-8", "replace").lower())
-            if number:
-                yield found.start(key), key, float(number[1].replace(",", "")) * _MULTIPLES[number[2]]
 
 
 def _with_own(line: Line | None, own: dict[str, float]) -> Line:

@@ -22,6 +22,7 @@ from engine.core.metrics.line_formats import LineFormats
 from engine.core.metrics.logged_scalars import take_scalars
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
+from engine.core.metrics.own_patterns import OwnPatterns
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
@@ -32,7 +33,6 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import find_value
 from engine.runs.replay import SavedSeries
 from engine.supervisor.output.last_output import LastOutput
-from engine.supervisor.output.patterns import OwnPatterns
 from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
 TURN = 0.005
