@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from engine.core.errors import ProfileError
 from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
 from engine.core.plan.profile_reading import profile_from_data
 from tests.support import parse_profile
+
+DATA = Path(__file__).parents[1] / "data"
 
 GOOD = """\
 schema = 1
@@ -205,154 +209,21 @@ HEAD = 'schema = 1\nname = "x"\n'
 RUNS = '[recipe]\nname = "gpt"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "key", "words"),
-    [
-        # the file as a whole
-        ("", "p.toml", "", "no schema number"),
-        ("schema = 1\nname = \n", "p.toml:2", "", ""),
-        ("schema = 1\nschema = 1\n", "p.toml:2", "", ""),
-        ("[recipe\n", "p.toml:1", "", ""),
-        ('schema = 1\nname = "x\n', "p.toml:2", "", ""),
-        ("\x00", "p.toml:1", "", ""),
-        ("schema = 99999999999999999999999\n" + RUNS, "p.toml:1", "schema", "this rankdeck reads schema 1"),
-        ("schema = 2\n", "p.toml:1", "schema", "is 2; this rankdeck reads schema 1"),
-        ("schema = 0\n" + RUNS, "p.toml:1", "schema", ""),
-        ('schema = "1"\n' + RUNS, "p.toml:1", "schema", ""),
-        ("schema = true\n" + RUNS, "p.toml:1", "schema", ""),
-        # keys
-        (HEAD + RUNS + "[lauout]\n", "p.toml:5", "lauout", "unknown key"),
-        (HEAD + RUNS + "[layout]\nrank_per_node = 2\n", "p.toml:6", "layout.rank_per_node", "unknown key"),
-        (HEAD + "nodes = 2\n" + RUNS, "p.toml:3", "nodes", "unknown key"),
-        (HEAD + RUNS + "[launch]\nspawner = 'agent'\n", "p.toml:6", "launch.spawner", "unknown key"),
-        (HEAD + RUNS + "[launch]\n\n# why\nx = [\n 1,\n]\n", "p.toml:8", "launch.x", "unknown key"),
-        (HEAD + RUNS + "launch.y = 1\n", "p.toml:5", "recipe.launch", "unknown key"),
-        ('schema = 1\n"na me" = 1\n', "p.toml:2", "na me", "unknown key"),
-        # tables and values in each other's place
-        (HEAD + "recipe = 3\n", "p.toml:3", "recipe", "must be a table"),
-        (HEAD + 'layout = "localhost"\n' + RUNS, "p.toml:3", "layout", "must be a table"),
-        (HEAD + "[[recipe]]\nname = 'gpt'\n", "p.toml:3", "recipe", "must be a table"),
-        (HEAD + RUNS + "[launch.python]\nx = 1\n", "p.toml:5", "launch.python", "must be a value"),
-        ("schema = 1\n[name]\n", "p.toml:2", "name", "must be a value"),
-        (HEAD + 'env = "A=1"\n' + RUNS, "p.toml:3", "env", "must be a table"),
-        # types
-        ("schema = 1\n" + RUNS, "p.toml", "name", "is missing"),
-        ("schema = 1\nname = 7\n" + RUNS, "p.toml:2", "name", "must be a string, not a whole number"),
-        (HEAD + RUNS + "args = 3\n", "p.toml:5", "recipe.args", "must be a list, not a whole number"),
-        (HEAD + RUNS + "args = [3]\n", "p.toml:5", "recipe.args", "must be a string, not a whole number"),
-        (HEAD + RUNS + "args = [\n  'a',\n  3,\n]\n", "p.toml:5", "recipe.args", "must be a string"),
-        (HEAD + RUNS + "[env]\nA = 1\n", "p.toml:6", "env.A", "must be a string, not a whole number"),
-        (HEAD + RUNS + "[env]\nB = '1'\nA = 1\n", "p.toml:7", "env.A", "must be a string, not a whole number"),
-        (
-            HEAD + RUNS + "[backend]\nname = 'gloo'\n[backend.env]\nX = 1.5\n",
-            "p.toml:8",
-            "backend.env.X",
-            "not a number",
-        ),
-        (HEAD + RUNS + "[backend]\ntimeout = '10'\n", "p.toml:6", "backend.timeout", "must be a number, not a string"),
-        (HEAD + RUNS + "[backend]\ntimeout = 2024-01-01\n", "p.toml:6", "backend.timeout", "must be a number"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = 'all'\n", "p.toml:6", "layout.ranks_per_node", "all"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = 2.5\n", "p.toml:6", "layout.ranks_per_node", "not a number"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = true\n", "p.toml:6", "layout.ranks_per_node", "not true or false"),
-        (HEAD + RUNS + "[layout]\norder = 'random'\n", "p.toml:6", "layout.order", "there is no choice"),
-        (HEAD + RUNS + "[layout]\ntransport = 'pigeon'\n", "p.toml:6", "layout.transport", "there is no choice"),
-        (HEAD + RUNS + "[launch]\non_failure = 'ignore'\n", "p.toml:6", "launch.on_failure", "there is no choice"),
-        (HEAD + RUNS + "[launch]\nmax_restarts = '3'\n", "p.toml:6", "launch.max_restarts", "must be a whole number"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL']]\n", "p.toml:6", "launch.stop_ladder", ""),
-        (HEAD + RUNS + "[launch]\nstop_ladder = ['SIGKILL']\n", "p.toml:6", "launch.stop_ladder", "must be a list"),
-        # sense
-        ("schema = 1\nname = ''\n" + RUNS, "p.toml:2", "name", "is not a valid name"),
-        ("schema = 1\nname = '../x'\n" + RUNS, "p.toml:2", "name", "is not a valid name"),
-        ("schema = 1\nname = 'a b'\n" + RUNS, "p.toml:2", "name", "is not a valid name"),
-        ('schema = 1\nname = "a\\n"\n' + RUNS, "p.toml:2", "name", "is not a valid name"),
-        (f"schema = 1\nname = '{'a' * 65}'\n" + RUNS, "p.toml:2", "name", "is not a valid name"),
-        (HEAD, "p.toml", "recipe", "does not say what to run"),
-        (HEAD + "[recipe]\nargs = ['x']\n", "p.toml:3", "recipe", "does not say what to run"),
-        (HEAD + RUNS + "script = 'a.py'\n", "p.toml:3", "recipe", "names name and script"),
-        (HEAD + "[recipe]\nscript = ''\n", "p.toml:4", "recipe.script", "is empty"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = 0\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = -1\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
-        (HEAD + RUNS + "[layout]\nranks_per_node = 65537\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
-        (HEAD + RUNS + "[layout]\nnodes = ''\n", "p.toml:6", "layout.nodes", "is not a valid node name"),
-        (HEAD + RUNS + "[layout]\nnodes = []\n", "p.toml:6", "layout.nodes", "names no node"),
-        (
-            HEAD + RUNS + "[layout]\nnodes = '-oProxyCommand=x'\n",
-            "p.toml:6",
-            "layout.nodes",
-            "is not a valid node name",
-        ),
-        (
-            HEAD + RUNS + "[layout]\nnodes = ['localhost', 'gpu01']\n",
-            "p.toml:6",
-            "layout.nodes",
-            "'localhost' together",
-        ),
-        (HEAD + RUNS + "[layout]\nnodes = 'gpu[1-99999]'\n", "p.toml:6", "layout.nodes", "names 99999 nodes"),
-        (HEAD + RUNS + "[layout]\nnodes = 'gpu[4-1]'\n", "p.toml:6", "layout.nodes", "invalid values in range"),
-        (HEAD + RUNS + "[layout]\nnodes = '@gpu;id'\n", "p.toml:6", "layout.nodes", "is not a valid group name"),
-        (
-            HEAD + RUNS + "[layout]\nnodes = ['@gpu', '-v']\n",
-            "p.toml:6",
-            "layout.nodes",
-            "'-v' is not a valid node name",
-        ),
-        (HEAD + RUNS + "[layout]\nhostfile = ''\n", "p.toml:6", "layout.hostfile", "is empty"),
-        (HEAD + RUNS + '[layout]\nhostfile = "\\u0000"\n', "p.toml:6", "layout.hostfile", "NUL"),
-        (HEAD + RUNS + "[layout]\nhostfile = ['a']\n", "p.toml:6", "layout.hostfile", "must be a string, not a list"),
-        (HEAD + RUNS + "[layout]\nslurm = '-h'\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = ''\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = '1234;id'\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = '1234_'\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + '[layout]\nslurm = "1234\\n"\n', "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = '١٢'\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = 0\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = -1234\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + f"[layout]\nslurm = 0x{'f' * 5000}\n", "p.toml:6", "layout.slurm", "is not a job"),
-        (HEAD + RUNS + "[layout]\nslurm = true\n", "p.toml:6", "layout.slurm", "not true or false"),
-        (HEAD + RUNS + "[layout]\npbs = '1234'\n", "p.toml:6", "layout.pbs", "there is no choice"),
-        (HEAD + RUNS + "[layout]\nhostfile = 'a'\nslurm = 1\n", "p.toml:5", "layout", "from hostfile and slurm"),
-        (HEAD + RUNS + "[layout]\nnodes = 'a'\npbs = 'current'\n", "p.toml:5", "layout", "from nodes and pbs"),
-        (HEAD + RUNS + '[layout]\nssh_options = ["\\u0000"]\n', "p.toml:6", "layout.ssh_options", "NUL"),
-        (HEAD + RUNS + '[launch]\nsetup = "\\u0000"\n', "p.toml:6", "launch.setup", "NUL"),
-        (HEAD + RUNS + "[layout]\nnodes = 'localhost:0'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
-        (HEAD + RUNS + "[layout]\nnodes = 'localhost:²'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
-        (HEAD + RUNS + "[layout]\nnodes = ['localhost', 'localhost']\n", "p.toml:6", "layout.nodes", "twice"),
-        (HEAD + RUNS + "[backend]\ntimeout = 0\n", "p.toml:6", "backend.timeout", "1 to 31536000 seconds, not 0"),
-        (HEAD + RUNS + "[backend]\ntimeout = nan\n", "p.toml:6", "backend.timeout", "not nan"),
-        (HEAD + RUNS + "[launch]\nlease = inf\n", "p.toml:6", "launch.lease", "not inf"),
-        (
-            HEAD + RUNS + "[launch]\npreload = ['a-b']\n",
-            "p.toml:6",
-            "launch.preload",
-            "'a-b' is not the name of a module",
-        ),
-        (
-            HEAD + RUNS + f"[launch]\npreload = {['a'] * 65}\n",
-            "p.toml:6",
-            "launch.preload",
-            "at most 64 modules, not 65",
-        ),
-        (HEAD + RUNS + "[launch]\nmax_restarts = -1\n", "p.toml:6", "launch.max_restarts", "must not be negative"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = []\n", "p.toml:6", "launch.stop_ladder", "must have a step"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGTERN', 1]]\n", "p.toml:6", "launch.stop_ladder", "'SIGTERN'"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL', -1]]\n", "p.toml:6", "launch.stop_ladder", "0 to 86400"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL', nan]]\n", "p.toml:6", "launch.stop_ladder", "not nan"),
-        (
-            HEAD + RUNS + "[launch]\nstop_ladder = [['SIGINT', 1]]\n",
-            "p.toml:6",
-            "launch.stop_ladder",
-            "end with SIGKILL",
-        ),
-        (HEAD + RUNS + "[env]\n'A B' = '1'\n", "p.toml:6", "env.A B", "environment variable"),
-        (HEAD + RUNS + "[env]\n'' = '1'\n", "p.toml:6", "env.", "environment variable"),
-        (HEAD + RUNS + '[env]\nA = "\\u0000"\n', "p.toml:6", "env.A", "NUL"),
-        (HEAD + RUNS + '[launch]\nworkdir = "\\u0000"\n', "p.toml:6", "launch.workdir", "NUL"),
-        (HEAD + '[recipe]\nscript = "\\u0000"\n', "p.toml:3", "recipe", "NUL"),
-        (HEAD + RUNS + "[metrics]\npatterns = ['(']\n", "p.toml:6", "metrics.patterns", "not a regular expression"),
-        (HEAD + RUNS + "[metrics]\npatterns = ['loss']\n", "p.toml:6", "metrics.patterns", "no named group"),
-        (HEAD + RUNS + "[metrics]\npatterns = 'loss'\n", "p.toml:6", "metrics.patterns", "must be a list"),
-    ],
-)
+def _refused_profiles() -> list[tuple[str, str, str, str]]:
+    """The rows of `tests/data/malformed_profiles.tsv`."""
+    lines = DATA.joinpath("malformed_profiles.tsv").read_text(encoding="utf-8").split("\n")
+    rows = []
+    for line in lines[:-1]:
+        if not line.startswith("#"):
+            cell, place, key, words, *_ = (*line.split("\t"), "", "")
+            text = json.loads('"' + cell.replace('"', '\\"') + '"')
+            begins = {"+": HEAD + RUNS, "&": HEAD}.get(text[:1], "")
+            rows.append((begins + (text[1:] if begins else text), place, key, words))
+    long = f"{HEAD}{RUNS}[layout]\nslurm = 0x{'f' * 5000}\n"
+    return [*rows, (long, "p.toml:6", "layout.slurm", "is not a job")]
+
+
+@pytest.mark.parametrize(("text", "place", "key", "words"), _refused_profiles())
 def test_a_malformed_profile_is_refused_with_place_and_key(text: str, place: str, key: str, words: str) -> None:
     error = refused(text)
     assert (f"{error.file}:{error.line}" if error.line else error.file) == place
