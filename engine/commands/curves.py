@@ -68,7 +68,12 @@ class _Csv(_Lines):
         self._writer.writerow(("run", *Value._fields))
 
     def add(self, value: Value) -> None:
-        self._writer.writerow((self._run, *value))
+        self._writer.writerow([_cell(field) for field in (self._run, *value)])
+
+
+def _cell(field: object) -> object:
+    """A text that a spreadsheet would compute as a formula gets an apostrophe, which makes it a text there. Numbers stay numbers."""
+    return f"'{field}" if isinstance(field, str) and field.startswith(tuple("=+-@\t\r")) else field
 
 
 class _JsonLines(_Lines):

@@ -17,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun
+from engine.commands.loopback import is_loopback_host
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.metrics.resources import RESOURCES
@@ -96,7 +97,15 @@ def serve(address: Address) -> None:
         raise UsageError(
             f"--listen: {where} can't be used: {error.strerror}", hint="choose another with --listen"
         ) from None
-    server.set_app(make_wsgi_app(registry))
+    answers = make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start: Any) -> Any:
+        if address.path or is_loopback_host(environ.get("HTTP_HOST", "")):
+            return answers(environ, start)
+        start("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"Use the address that `rankdeck prometheus` has printed.\n"]
+
+    server.set_app(answer)
     with contextlib.suppress(KeyboardInterrupt):
         _serve_requests(server, address)
 

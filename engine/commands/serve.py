@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import re
 import secrets
 import shlex
 import signal
@@ -26,6 +25,7 @@ from jinja2 import FileSystemLoader
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+from engine.commands.loopback import is_loopback_host
 from engine.commands.output import narrate
 from engine.core.errors import UsageError
 from engine.installed import COMMAND
@@ -38,8 +38,6 @@ PATIENCE = 5.0
 
 MOST_CELLS = 1000
 """Columns and lines that a browser may ask for."""
-
-_LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.ASCII)
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -171,7 +169,7 @@ def _guard(token: str) -> Any:
         given = request.path.split("/")[1].encode("utf-8", "replace")
         knows = hmac.compare_digest(given, token.encode())
         origin = request.headers.get("Origin", f"http://{request.host}")
-        if not (knows and _LOOPBACK.fullmatch(request.host) and origin == f"http://{request.host}"):
+        if not (knows and is_loopback_host(request.host) and origin == f"http://{request.host}"):
             return web.Response(status=403, text="Use the address that `rankdeck serve` has printed.\n")
         response = await handler(request)
         if not response.prepared:

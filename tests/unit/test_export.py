@@ -14,6 +14,8 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from engine.commands import curves
+from engine.commands.curves import Value
 from engine.commands.export import FORMATS, export_run
 from engine.commands.report import report_html
 from engine.commands.runs import export
@@ -43,6 +45,14 @@ def test_csv_and_json_lines_have_every_kept_point(paths: RunPaths, capfdbinary: 
     assert len(rows) == len(lines) == sum(len(dump.buckets) for dump in stored_snapshot(paths).series)
     assert {row["metric"] for row in rows} == {"loss", "lr", "throughput"}
     assert (lines[0]["run"], float(rows[0]["value"])) == ("smoke-sq4f", lines[0]["value"])
+
+
+def test_a_text_in_a_csv_file_is_no_formula_and_a_number_stays_one(paths: RunPaths):
+    writer = curves.CURVES["csv"](paths, 0.0, "values.csv")
+    writer.add(Value(0, "=cmd|'/c calc'!A1", 1.0, 3, -0.5, -0.5, -0.5, 1))
+    writer.close(succeeded=True)
+    (row,) = csv.DictReader(io.StringIO(Path("values.csv").read_text()))
+    assert (row["metric"], row["value"]) == ("'=cmd|'/c calc'!A1", "-0.5")
 
 
 def test_nothing_is_overwritten(paths: RunPaths):

@@ -8,6 +8,7 @@ import socket
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -97,6 +98,26 @@ class Local(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(str(self.path))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9417", 200), ("localhost", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403)],
+)
+def test_a_page_of_a_stranger_that_is_resolved_to_this_machine_reads_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, host: str, status: int
+):
+    servers: list[Any] = []
+    monkeypatch.setattr(prometheus, "_serve_requests", lambda server, address: servers.append(server))
+    prometheus.serve(Address("127.0.0.1", 0, ""))
+    (server,) = servers
+    statuses = []
+    body = server.application(
+        {"HTTP_HOST": host, "REQUEST_METHOD": "GET", "PATH_INFO": "/metrics"}, lambda line, _: statuses.append(line)
+    )
+    server.server_close()
+    assert int(statuses[0].split()[0]) == status
+    assert (b"rankdeck_run" in b"".join(body)) == (status == 200)
 
 
 def test_a_socket_is_private_serves_and_replaces_one_that_nobody_listens_on(
