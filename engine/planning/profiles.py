@@ -18,6 +18,7 @@ from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
 from engine.linux.files import replace_file
+from engine.linux.folders import make_folders
 from engine.planning.make import choices
 from engine.planning.profile_paths import of_project, other_project
 from engine.runs.paths import profile_folders
@@ -171,7 +172,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
         raise ProfileError(str(path), None, "", f"exists but can't be read, so it was not changed: {error}") from None
     _merge(document, to_toml_data(profile))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(str(path.parent))
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600  # profiles may hold secrets
         replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
     except OSError as error:

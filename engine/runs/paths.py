@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import Literal
 
 from engine.core.errors import CheckError, RankdeckError
 from engine.installed import PROFILES
+from engine.linux import folders
 
 Stream = Literal["out", "err"]
 
@@ -59,19 +59,14 @@ def private_folder(path: Path) -> Path:
     """Makes a folder that only this user can enter, or checks and closes the one that exists.
 
     Raises:
-        RankdeckError: it is a link, it belongs to another user, or it contains something of another user.
+        RankdeckError: another user could put files there, or has done so.
     """
-    path.mkdir(parents=True, mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    try:
+        folders.private_folder(str(path))
+    except RuntimeError as error:
         raise RankdeckError(
-            f"{path} is not your own folder", hint="remove it, or set XDG_RUNTIME_DIR or TMPDIR to another folder"
-        )
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(0o700)
-        for entry in path.iterdir():
-            if entry.lstat().st_uid != os.geteuid():
-                raise RankdeckError(f"{entry} belongs to another user", hint=f"remove {path}")
+            str(error), hint="remove it, or set XDG_RUNTIME_DIR, TMPDIR or RANKDECK_HOME to a folder of yours"
+        ) from None
     return path
 
 
@@ -81,17 +76,8 @@ def runtime_folder() -> Path:
     Raises:
         RankdeckError: another user could put files there.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK | os.X_OK):
-        folder = Path(base) / "rankdeck"
-    else:
-        folder = Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}"
-    mode = folder.parent.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise RankdeckError(
-            f"every user can write to {folder.parent}", hint="set XDG_RUNTIME_DIR or TMPDIR to a folder of yours"
-        )
-    return private_folder(folder)
+    base = folders.login_folder()
+    return private_folder(Path(base, "rankdeck") if base else Path(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}"))
 
 
 TRACE = "nccl_trace_rank_"

@@ -16,6 +16,7 @@ from engine.core.errors import ProfileError
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings, parse_settings
 from engine.linux.files import replace_file
+from engine.linux.folders import make_folders
 from engine.runs.paths import settings_file
 
 MAX_SIZE = 1 << 20
@@ -75,7 +76,7 @@ def change_settings(change: Callable[[Settings], Mapping[tuple[str, ...], object
 
     path = settings_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(str(path.parent))
         with _alone(path):
             values = change(read_settings()[0])
             document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

@@ -51,6 +51,27 @@ def test_a_new_folder_is_for_its_user_only(find: Callable[[], Path], own: Path) 
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
 
 
+def test_with_any_umask_new_folders_above_it_are_private_too(shared: Path) -> None:
+    before = os.umask(0)
+    try:
+        paths.private_folder(shared / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (shared / "a", shared / "a" / "b")] == [0o700, 0o700]
+
+
+@pytest.mark.usefixtures("needs_root")
+def test_a_runtime_folder_of_another_user_is_not_used(
+    find: Callable[[], Path], own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "1000"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    assert find() == other / "rankdeck"
+    os.chown(other, OTHER_USER, OTHER_USER)
+    assert find() == own
+
+
 def test_a_folder_that_is_open_to_others_is_closed(find: Callable[[], Path], own: Path) -> None:
     own.mkdir()
     own.chmod(0o777)

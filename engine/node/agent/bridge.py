@@ -10,8 +10,9 @@ import signal
 import socket
 import time
 
+from engine.linux.folders import private_folder
 from engine.linux.sockets import peer_of
-from engine.node.agent.folders import listen, private_folder, take_lock
+from engine.node.agent.folders import listen, take_lock
 from engine.node.agent.wire import EXIT_FAILED
 
 CONNECT_TIME = 10.0

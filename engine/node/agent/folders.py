@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import time
 
 from engine.linux.files import replace_file
+from engine.linux.folders import login_folder, private_folder
 from engine.linux.locks import try_lock
 
 KEEP_FILE = "keep"
@@ -23,8 +23,7 @@ ABANDONED_AFTER = 7 * 86400.0
 
 def runtime_folder() -> str:
     """Returns the user's private folder for sockets on this node."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK | os.X_OK):
+    if base := login_folder():
         return private_folder(os.path.join(base, "rankdeck"))
     folder = temporary_folder()
     return folder if len(os.fsencode(folder)) <= LONGEST else private_folder(f"/tmp/rankdeck-{os.geteuid()}")
@@ -34,27 +33,6 @@ def temporary_folder() -> str:
     """Returns the user's private folder for files of runs on nodes other than the supervisor's: on a local disk, not a shared one."""
     base = os.environ.get("TMPDIR") or "/tmp"
     return private_folder(os.path.join(base, f"rankdeck-{os.geteuid()}"))
-
-
-def private_folder(folder: str) -> str:
-    """Creates a folder that only this user can enter, or checks and closes the existing one.
-
-    Raises:
-        RuntimeError: it belongs to another user, it contains something of another user, or another user can replace it.
-    """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    found, parent = os.lstat(folder), os.stat(os.path.dirname(folder))
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise RuntimeError(f"{folder} is not a folder of this user")
-    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
-        raise RuntimeError(f"any user can replace {folder}: every user can write to its parent folder")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        os.chmod(folder, 0o700)
-        with os.scandir(folder) as entries:
-            foreign = [one.path for one in entries if one.stat(follow_symlinks=False).st_uid != os.geteuid()]
-        if foreign:
-            raise RuntimeError(f"{foreign[0]} belongs to another user")
-    return folder
 
 
 def remove_abandoned(folder: str) -> None:
