@@ -122,7 +122,7 @@ FAULTS_OF_RUN = 12
 OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
 """Processes that rankdeck replaces when they are stopped for good."""
 
-AGENT = re.compile(r"python\S* -I -S -c import os,sys,zlib")
+TITLE = re.compile("rankdeck: (guard|agent|warden|bridge|template|store) ")
 
 Say = Callable[[str], None]
 
@@ -208,20 +208,12 @@ class Soak:
         for pid, command in self.processes():
             if pid in ranks or "train.py" in command:
                 found["rank"].append(pid)
-            elif "store_host.py" in command:
-                found["store"].append(pid)
-            elif "template.py" in command:
-                found["template"].append(pid)
-            elif "guard_process" in command:
-                found["guard"].append(pid)
+            elif title := TITLE.match(command):
+                found[title[1]].append(pid)
             elif re.match(r"\S*ssh ", command):
                 found["ssh"].append(pid)
             elif re.match(r"\S*(mpirun|mpiexec|orterun|prterun)", command):
                 found["mpirun"].append(pid)
-            elif AGENT.search(command):
-                with contextlib.suppress(OSError):
-                    is_bridge = os.readlink(f"/proc/{pid}/fd/0") != os.devnull
-                    found["bridge" if is_bridge else "warden" if os.getsid(pid) == pid else "agent"].append(pid)
         living = {kind: [pid for pid in pids if pid > 1 and is_alive(pid)] for kind, pids in found.items()}
         return {kind: pids for kind, pids in living.items() if pids}
 

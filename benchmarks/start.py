@@ -120,7 +120,7 @@ class Job(NamedTuple):
         end = time.monotonic() + SETTLE_TIME
         while time.monotonic() < end:
             words = [_command_line(pid) for pid in own_processes(Path(os.environ["RANKDECK_HOME"]))]
-            if sum("/template.py" in line for line in words) == self.ranks + 2:
+            if sum(line.startswith("rankdeck: template") for line in words) == self.ranks + 2:
                 return
             time.sleep(0.1)
         sys.exit("no standby was ready")

@@ -1,9 +1,9 @@
 """Hosts the c10d store of one attempt in a process of its own, so that it survives any rank.
 
-Run as a file: `python store_host.py FD HOST PORT NEWS`. FD is a listening socket on that address. The agent opened it before it started
+Run as a file: `python store_host.py FD HOST PORT NEWS TITLE`. FD is a listening socket on that address. The agent opened it before it started
 this process, so the port is known and taken while torch is being imported here; ranks that connect meanwhile wait in its queue. NEWS
 is a named pipe (or empty): lines `[number, message]` from the supervisor are put into the store, where `rankdeck.elastic` waits for them.
-A message is `[word, generation, signature]`.
+A message is `[word, generation, signature]`. TITLE is what `ps` shows of this process: run and node.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 PREFIX = "rankdeck/elastic"
@@ -26,6 +28,7 @@ def main() -> None:
     """Serves until a signal ends this process."""
     del sys.path[0]  # the folder of this file, whose modules must not hide others
     descriptor, host, port, news = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    show_title(sys.argv[5])
     store = open_store(descriptor, host, port)
     with contextlib.suppress(OSError):  # a full disk
         print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
@@ -61,6 +64,17 @@ def open_store(descriptor: int, host: str, port: int) -> Any:
         return create()
     except NotImplementedError:  # torch 2.4 to 2.7: only the store without libuv takes a socket
         return create(use_libuv=False)
+
+
+def show_title(about: str) -> None:
+    """Makes `ps` show what this process is, with a module that the agent has put beside this package."""
+    titles = spec_from_file_location("rankdeck_titles", Path(__file__).parents[2] / "titles.py")
+    with contextlib.suppress(OSError):  # the folder was moved
+        assert titles is not None
+        assert titles.loader is not None
+        module = module_from_spec(titles)
+        titles.loader.exec_module(module)
+        module.show_title("store", about)
 
 
 def publish(store: Any, number: int, news: Any) -> None:

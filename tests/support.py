@@ -335,6 +335,12 @@ class Deck:
         """Every process of this test."""
         return processes_with("RANKDECK_HOME", str(self.home))
 
+    def of_role(self, *roles: str) -> list[int]:
+        """Pids of processes of ours, by what their titles say: `guard`."""
+        return [
+            one.pid for one in self.processes() if one.command.startswith(tuple(f"rankdeck: {role} " for role in roles))
+        ]
+
     def stop_everything(self) -> None:
         """Ends every run of this test that has not ended."""
         for folder in sorted((self.home / "runs").glob("*")):

@@ -20,7 +20,16 @@ BOOT = (
 """Reads its own compressed program from stdin, and not one byte more, so that the next byte is the first frame. One line without
 single quotes, so that every login shell accepts it as a quoted word."""
 
-SHARED = ("../__init__.py", "../linux/*.py", "__init__.py", "cores.py", "limits.py", "login.py", "networks.py")
+SHARED = (
+    "../__init__.py",
+    "../linux/*.py",
+    "__init__.py",
+    "cores.py",
+    "limits.py",
+    "login.py",
+    "networks.py",
+    "titles.py",
+)
 """Modules that every program contains, relative to this folder."""
 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import functools
 import gc
@@ -82,7 +81,7 @@ def become(request: Request, descriptors: list[int]) -> None:
     sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
     move_modules(request["moving"], request["old_library"], request["library"])
     renew_state()
-    show_command(request["argv"])
+    request["show"](request["argv"])
     watch_for_stacks(request["stacks"])
     if "rankdeck._output" in sys.modules:  # it was imported when this process was no rank yet
         sys.modules["rankdeck._output"].outlive_full_disks()
@@ -152,15 +151,6 @@ def renew_state() -> None:
     if processes is not None:
         processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         processes.current_process().authkey = os.urandom(32)
-
-
-def show_command(argv: list[str]) -> None:
-    """Makes `ps` show the rank's command instead of the template's, cut to the template's length."""
-    with contextlib.suppress(Exception):  # nothing depends on it
-        with open("/proc/self/stat", "rb") as file:
-            begin, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
-        words = b"\0".join(map(os.fsencode, argv))[: end - begin - 1]
-        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
 
 
 def watch_for_stacks(path: str) -> None:

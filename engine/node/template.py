@@ -30,6 +30,7 @@ atexit.register(lambda: [act() for act in LAST])
 
 import array
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -86,11 +87,25 @@ def load_beside(name: str, folder: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from engine.node import forked, rank_end
+    from engine.node import forked, rank_end, titles
 else:
     _folder = os.path.dirname(os.path.abspath(__file__))
     rank_end = load_beside("rank_end", _folder)
     forked = load_beside("forked", _folder)
+    titles = load_beside("titles", _folder)
+
+
+def show_role(shown: str) -> str:
+    """Shows in `ps` that this process is the template, and of which run and node, unless it does. Returns these, from a file of the agent.
+
+    `shown`: what it returned before.
+    """
+    with contextlib.suppress(OSError), open("title") as file:
+        about = file.read()
+        if about != shown:
+            titles.show_title("template", about)
+        return about
+    return shown
 
 
 def warm() -> str:
@@ -172,6 +187,8 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    plain = titles.short_name()
+    show_role("")
     environment, moved_library = dict(os.environ), os.path.relpath(library)
     begin = time.monotonic()
     reason, imported, changes = warm(), [("torch", time.monotonic() - begin)], {}
@@ -184,6 +201,8 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     if "rankdeck._imports" in sys.modules:
         sys.modules["rankdeck._imports"].note_template()
     reason = reason or settle()
+    named = titles.short_name()
+    plain, shown = plain if named.startswith("rankdeck") else named, show_role("")
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
     spares: Spares = {}
@@ -197,6 +216,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
             if not data:
                 return None
             request: Request = json.loads(data)
+            shown = show_role(shown)  # a launch may have taken the standby that this process was forked for
             own = fork_spares(request["spares"], spares) if "spares" in request else None
             if own is not None or ("spares" not in request and start_rank(wire, data, descriptors, spares) == 0):
                 signal.set_wakeup_fd(-1)
@@ -213,7 +233,13 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
                 request.update(
-                    old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared, last=LAST
+                    old_library=library,
+                    moving=moving,
+                    exec_env=environment,
+                    changes=changes,
+                    shared=shared,
+                    last=LAST,
+                    show=functools.partial(titles.show_command, short=plain),
                 )
                 return request, descriptors
             for descriptor in descriptors:

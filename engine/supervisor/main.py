@@ -30,6 +30,7 @@ from engine.core.views.view import RunView
 from engine.linux.files import replace_file
 from engine.linux.processes import start_time
 from engine.node.login import leave_session
+from engine.node.titles import show_title
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, runtime_files, write_summary
@@ -235,6 +236,7 @@ def main(folder: str, restart_by: str | None = None) -> int:
     """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status."""
     _leave_starter()
     paths = RunPaths(Path(folder))
+    show_title("supervisor", paths.run)
 
     def work() -> RunPaths:
         take_lock(paths)  # until this process ends, or becomes a standby
@@ -249,8 +251,10 @@ def main_standby(folder: str, seconds: str = "", listener: str = "", lock: str =
     paths = RunPaths(Path(folder))
     if seconds:  # the supervisor of an ended run has become this process
         os.set_inheritable(int(lock), False)
+        show_title("standby")
         return _run(lambda: asyncio.run(stand_by(paths, Callers(paths, float(seconds), int(listener)))))
     _leave_starter()
+    show_title("standby")
 
     def work() -> RunPaths | None:
         take_lock(paths)

@@ -122,6 +122,7 @@ class Node:
             "type": "hello",
             "protocol": PROTOCOL,
             "mark": self.mark,
+            "title": "tests node",
             "folder": str(self.folder / "node"),
             "terms": all_terms,
             "library": "lib",

@@ -443,7 +443,7 @@ def test_a_store_is_started_without_a_template_that_dies_with_its_job(node, work
     bridge.expect("store", attempt=0)  # the template is ready
 
     def is_template(pid: int) -> bool:
-        return b"template.py" in command_of(pid) and parent_of(pid) == hello["pid"]
+        return command_of(pid).startswith(b"rankdeck: template") and parent_of(pid) == hello["pid"]
 
     (template,) = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if is_template(pid)]
     os.kill(template, signal.SIGSTOP)

@@ -313,7 +313,9 @@ def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, wri
         with contextlib.suppress(OSError):  # it has ended
             assert secret.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     status = rankdeck.wait_status(run, lambda status: all(rank["pid"] for rank in status["ranks"]))
-    owners = {process.pid for process in processes_with("API_TOKEN", secret) if "store_host" not in process.command}
+    owners = {
+        process.pid for process in processes_with("API_TOKEN", secret) if "rankdeck: store" not in process.command
+    }
     assert owners <= {rank["pid"] for rank in status["ranks"]}
     assert secret not in rankdeck("status", run, "--json").stdout
     (work / "go").touch()

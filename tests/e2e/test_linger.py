@@ -33,7 +33,7 @@ def wait_quiet(deck: Deck) -> None:
 
 def templates(deck: Deck) -> set[int]:
     """The processes that have imported torch, or do so now."""
-    return {process.pid for process in deck.processes() if "template.py" in process.command}
+    return set(deck.of_role("template"))
 
 
 def test_the_next_launch_takes_what_stayed_and_clean_ends_what_stays_after_it(rankdeck, write_script, write_profile):
@@ -102,7 +102,7 @@ def test_another_environment_is_started_without_it_and_one_that_nobody_calls_end
 
 
 def all_standbys(deck: Deck) -> list[int]:
-    return [process.pid for process in deck.processes() if " standby " in process.command]
+    return deck.of_role("standby")
 
 
 @pytest.mark.parametrize("words", [("--cold",), ("--set", "launch.linger=off"), ("--set", "launch.warm=false")])
@@ -127,6 +127,7 @@ def test_a_standby_that_can_not_answer_does_not_keep_a_launch(
     assert rankdeck("wait", run).returncode == 0
     assert rankdeck.log(run, 0) == b"up 0\n"
     rankdeck("clean", "--standby")
-    for process in rankdeck.processes():  # an agent whose supervisor was killed stays for its lease
-        if "rankdeck-agent" in process.command:
-            kill_hard(process.pid)
+    for pid in rankdeck.of_role(
+        "bridge", "warden", "agent"
+    ):  # an agent whose supervisor was killed stays for its lease
+        kill_hard(pid)

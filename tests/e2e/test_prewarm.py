@@ -32,10 +32,7 @@ def standbys(deck: Deck) -> list[Path]:
 
 def warmed(deck: Deck) -> bool:
     """Whether a template has imported torch and waits: it has written nothing, and its agent has it."""
-    return any(
-        "template.py" in process.command and threads(process.pid) == 1 and has_torch(process.pid)
-        for process in deck.processes()
-    )
+    return any(threads(pid) == 1 and has_torch(pid) for pid in deck.of_role("template"))
 
 
 def threads(pid: int) -> int:
@@ -56,7 +53,7 @@ def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
     engine = LocalEngine()
     asyncio.run(engine.prewarm(profile))
     wait_until(lambda: warmed(rankdeck))
-    template = next(process.pid for process in rankdeck.processes() if "template.py" in process.command)
+    template = rankdeck.of_role("template")[0]
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0
     assert standbys(rankdeck) == []
@@ -96,7 +93,7 @@ def spares(deck: Deck, count: int) -> list[int]:
     """The processes that a template has forked ahead of their requests, once there are so many."""
 
     def forked() -> list[int]:
-        found = [process.pid for process in deck.processes() if "template.py" in process.command]
+        found = deck.of_role("template")
         return [pid for pid in found if parent_of(pid) in found]
 
     return wait_until(lambda: found if len(found := forked()) == count else [], what=f"{count} are forked")
@@ -251,14 +248,14 @@ def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, pro
     asyncio.run(engine.prewarm(profile))
     (folder,) = standbys(rankdeck)
     wait_until((folder / "supervisor.lock").exists)
-    for process in rankdeck.processes():
-        if "standby" in process.command:
-            kill_hard(process.pid)
+    for pid in rankdeck.of_role("standby"):
+        kill_hard(pid)
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0
     asyncio.run(engine.prewarm(profile))
     assert folder not in standbys(rankdeck)
     asyncio.run(engine.prewarm(None))
-    for process in rankdeck.processes():  # an agent whose supervisor was killed stays for its lease
-        if "rankdeck-agent" in process.command:
-            kill_hard(process.pid)
+    for pid in rankdeck.of_role(
+        "bridge", "warden", "agent"
+    ):  # an agent whose supervisor was killed stays for its lease
+        kill_hard(pid)

@@ -285,7 +285,8 @@ def test_ps_says_when_a_supervisor_is_gone(rankdeck, write_script, write_profile
     supervisor = rankdeck.supervisor(run)
 
     def guards() -> list[int]:
-        return [one.pid for one in rankdeck.processes() if "guard_process.py" in one.command]
+        found: list[int] = rankdeck.of_role("guard")
+        return found
 
     wait_until(guards, what="who starts the next supervisor")
     for guard in guards():

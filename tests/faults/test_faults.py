@@ -105,12 +105,8 @@ class Counting:
 
     def family(self) -> list[Any]:
         """Bridge, warden and agent: what was booted through stdin."""
-        found = [
-            process
-            for process in self.deck.processes()
-            if "RANKDECK-AGENT" in process.command or " -I " in process.command
-        ]
-        return [process for process in found if process.pid not in self.pids and "guard_process" not in process.command]
+        pids = self.deck.of_role("bridge", "warden", "agent")
+        return [process for process in self.deck.processes() if process.pid in pids]
 
     def steps(self) -> list[int]:
         """How far each rank has counted, by its own file."""
@@ -352,7 +348,8 @@ def test_two_that_attach_at_once_start_one_supervisor(counting):
         assert [rank["pid"] for rank in json.loads(out)["ranks"]] == counting.pids
 
     def supervisors() -> list[int]:
-        return [process.pid for process in counting.deck.processes() if " supervise " in process.command]
+        found: list[int] = counting.deck.of_role("supervisor")
+        return found
 
     # One that came second says so first and is gone a moment later.
     wait_until(lambda: supervisors() == [counting.supervisor])
@@ -363,7 +360,7 @@ def test_two_that_attach_at_once_start_one_supervisor(counting):
 
 @pytest.mark.slow
 def test_a_store_that_is_killed_ends_no_rank_that_does_not_need_it(rankdeck, counting):
-    stores = wait_until(lambda: [one.pid for one in rankdeck.processes() if "store_host" in one.command])
+    stores = wait_until(lambda: rankdeck.of_role("store"))
     assert len(stores) == 1
     kill_hard(stores[0])
     counting.assert_ranks_go_on()
@@ -624,11 +621,7 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     (rank,), log = rankdeck.pids(run), rankdeck.folder(run) / "supervisor.log"
     kill_hard(rankdeck.supervisor(run))
     wait_until(lambda: "no other one is started" in log.read_text(), what="the guard gives up")
-    wait_until(
-        lambda: (
-            not [one for one in rankdeck.processes() if "guard_process" in one.command or "supervise" in one.command]
-        )
-    )
+    wait_until(lambda: not rankdeck.of_role("guard", "supervisor"))
     assert f"3 supervisors of {run} have died in a row" in log.read_text()
     assert is_alive(rank)
     shown = rankdeck("status", run)

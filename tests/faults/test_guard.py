@@ -16,13 +16,11 @@ FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
 FAILS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.02)\nos.remove('fail')\nsys.exit(1)\n"
 
 
-def guards(deck) -> list[int]:
-    return [process.pid for process in deck.processes() if "guard_process" in process.command]
-
-
 def guard_of(deck, supervisor: int) -> int:
     """Waits for the guard of this supervisor; the one that has just started it may still be there."""
-    found = wait_until(lambda: [pid for pid in guards(deck) if parent_of(pid) == supervisor and is_alive(pid)])
+    found: list[int] = wait_until(
+        lambda: [pid for pid in deck.of_role("guard") if parent_of(pid) == supervisor and is_alive(pid)]
+    )
     return found[0]
 
 
@@ -138,12 +136,8 @@ def test_a_supervisor_that_is_stopped_is_replaced(rankdeck, run):
 
 def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
     supervisor = current(rankdeck, run)
-    family = [
-        process.pid
-        for process in rankdeck.processes()
-        if "RANKDECK-AGENT" in process.command or " -I -S -c " in process.command
-    ]
-    (bridge,) = [pid for pid in family if parent_of(pid) == supervisor]
+    (bridge,) = rankdeck.of_role("bridge")
+    assert parent_of(bridge) == supervisor
     os.kill(bridge, signal.SIGSTOP)
     wait_gone(bridge)
     kill_hard(rankdeck.pids(run)[0])

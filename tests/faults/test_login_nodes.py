@@ -43,9 +43,8 @@ def where(rankdeck: Deck, run: str) -> dict[str, object]:
 
 
 def lose_supervisor(rankdeck: Deck) -> None:
-    """Kills the supervisor and its guards together: each would replace the other."""
-    lost = [process.pid for process in rankdeck.processes() if "supervise" in process.command]
-    lost += [process.pid for process in rankdeck.processes() if "guard_process" in process.command]
+    """Kills the supervisor and its guard together: each would replace the other."""
+    lost = rankdeck.of_role("supervisor", "guard")
     for pid in lost:
         os.kill(pid, signal.SIGSTOP)
     for pid in lost:

@@ -36,7 +36,7 @@ def trains_on(deck: Deck, run: str) -> Any:
 
 def templates(deck: Deck) -> list[int]:
     """Without what they have just forked, which is called as they are for a moment."""
-    found = [process.pid for process in deck.processes() if "template.py" in process.command]
+    found = deck.of_role("template")
     return [pid for pid in found if parent_of(pid) not in found]
 
 

@@ -145,15 +145,13 @@ def test_a_run_that_holds_without_a_rank_lets_go_of_what_it_has_in_memory_and_ca
     (work / "finish").touch()
     run = launch("fails")
     rankdeck.wait_status(run, lambda now: [rank["state"] for rank in now["ranks"]] == ["exited", "failed"])
-    assert [one for one in rankdeck.processes() if "template.py" in one.command]
+    assert rankdeck.of_role("template")
     journal = rankdeck.folder(run) / "journal.jsonl"
     ages_ago = re.sub(rb'"at":1\d', b'"at":10', journal.read_bytes())
     with journal.open("rb+") as file:  # its supervisor appends to this file
         file.write(ages_ago)
     kill_hard(rankdeck.supervisor(run))
-    wait_until(
-        lambda: not [one for one in rankdeck.processes() if re.search(r"template\.py|store_host\.py", one.command)]
-    )
+    wait_until(lambda: not rankdeck.of_role("template", "store"))
     (work / "finish").unlink()
     rankdeck("restart", run)
     for rank in range(2):

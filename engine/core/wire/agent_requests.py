@@ -29,6 +29,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the run's mark, the agent's folder (empty: it chooses), and the name of the library.
 
+    `title`: run and node, as `ps` shows them.
     `relay`: the agent is on another machine. `shared`: path and SHA-256 of a file by which it finds out whether it sees the run's folder.
     `in_job`: a scheduler's job started the run, so that the agent must end with its login. `in_step`: the connection is a step of a
     Slurm job, which ends everything that it has started.
@@ -36,6 +37,7 @@ class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
 
     protocol: int
     mark: str
+    title: str
     folder: str
     terms: Terms
     library: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import struct
 
 from engine.node.agent.bridge import bridge, connect
-from engine.node.agent.folders import KEEP_FILE, temporary_folder
+from engine.node.agent.folders import KEEP_FILE, TITLE_SIGNAL, show_role, temporary_folder
 from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, Message, encode_frame, read_exactly
+from engine.node.titles import show_title
 
 
 def boot() -> int:
@@ -23,6 +25,7 @@ def boot() -> int:
     os.write(wire_out, SYNC)
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
+    show_title("bridge", hello["title"])
     if hello.get("in_step"):
         from engine.linux.processes import become_subreaper  # takes time that a bridge over ssh does not need
 
@@ -56,14 +59,15 @@ def serve(hello: Message, wire_in: int, wire_out: int) -> int:
     try:
         # A later login may have another TMPDIR, so from the second connection on the supervisor names the folder.
         folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
-        link = connect(folder, hello["mark"], in_job=hello.get("in_job", False))
+        link = connect(folder, hello["mark"], hello["title"], in_job=hello.get("in_job", False))
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
         return EXIT_FAILED
-    link.sendall(encode_frame(hello))
     has_closed = False
     with contextlib.suppress(OSError):
         os.chdir(folder)  # a launch moves the folder of a standby
+        signal.signal(TITLE_SIGNAL, lambda *_: show_role("bridge"))
+        link.sendall(encode_frame(hello))
         has_closed = bridge(link, wire_in, wire_out, ".")
     if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, KEEP_FILE)):
         import shutil  # only the last bridge of a run needs it

@@ -21,12 +21,13 @@ CONNECT_TIME = 10.0
 CHUNK = 1 << 16
 
 
-def connect(folder: str, mark: str, *, in_job: bool) -> socket.socket:
+def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socket:
     """A connection to this run's agent, which is started where there is none.
 
     Args:
         folder: of this run on this node.
         mark: of the run.
+        title: run and node, for `ps`.
         in_job: a new agent stays in the session of this login.
 
     Raises:
@@ -58,7 +59,7 @@ def connect(folder: str, mark: str, *, in_job: bool) -> socket.socket:
                 warden.detach(folder, {listener.fileno(), lock})
                 if not in_job:
                     leave_session()  # before it starts any process
-                warden.run(listener, mark)
+                warden.run(listener, mark, title)
                 status = 0
             finally:
                 os._exit(status)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import time
 
 from engine.linux.files import replace_file
 from engine.linux.folders import login_folder, private_folder
 from engine.linux.locks import try_lock
+from engine.node.titles import show_title
 
 KEEP_FILE = "keep"
 """If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""
+
+TITLE = "title"
+"""The file with the run and the node, as processes show them in `ps`: a launch that takes a standby changes it."""
+
+TITLE_SIGNAL = signal.SIGUSR1
+"""Makes warden and bridge show the new title."""
 
 LONGEST = 48
 """Bytes of a folder's path that leave room for a socket's name: 107 for both."""
@@ -108,3 +116,26 @@ def take_lock(folder: str) -> int | None:
         return try_lock(os.path.join(folder, "agent.lock"))
     except OSError as error:
         raise RuntimeError(f"{folder} needs file locks (flock): {error.strerror}") from None
+
+
+def note_title(title: str) -> bool:
+    """Writes down of which run and node the processes in this working directory are. Returns whether that has changed."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError), open(TITLE) as file:
+            if file.read() == title:
+                return False
+        replace_file(TITLE, title.encode())
+        return True
+    return False
+
+
+def show_role(role: str) -> None:
+    """Shows in `ps` what this process is, and of which run and node."""
+    show_title(role, read_title())
+
+
+def read_title() -> str:
+    """Returns what `note_title` has written; empty if it could not."""
+    with contextlib.suppress(OSError), open(TITLE) as file:
+        return file.read()
+    return ""

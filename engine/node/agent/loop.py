@@ -10,10 +10,10 @@ import sys
 import time
 
 from engine.linux.files import replace_file
-from engine.linux.processes import StoppedWatch, kill_group, lives, next_zombie, reap, sweep
+from engine.linux.processes import StoppedWatch, kill_group, lives, next_zombie, reap, signal_process, sweep
 from engine.node.agent.ending import Ending
 from engine.node.agent.files import has_library, is_same_file, size_of, unpack_library
-from engine.node.agent.folders import KEEP_FILE, keep_young
+from engine.node.agent.folders import KEEP_FILE, TITLE_SIGNAL, keep_young, note_title, show_role
 from engine.node.agent.gpu_watch import GpuWatch
 from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.listener import Listener
@@ -234,6 +234,8 @@ class Agent:
             self.send(type="refused", reason=reason)
             return
         state, relays = self.state, message.get("relay")
+        if note_title(message["title"]):
+            self._change_titles()
         state.terms, state.dirty = message["terms"], True
         ranks = [
             {
@@ -267,6 +269,14 @@ class Agent:
         if not relays:
             self.relay.report_growth()
         self.mpirun.ask_for_daemons()
+
+    def _change_titles(self) -> None:
+        """Shows another run: a launch has taken this agent, which was a standby's, with its warden and its bridge."""
+        show_role("agent")
+        pid, start = self.state.bridge
+        signal_process(pid, start, TITLE_SIGNAL)
+        if os.getppid() == self.state.warden:
+            os.kill(self.state.warden, TITLE_SIGNAL)
 
     def _answer_ping(self, message: Message) -> None:
         """`ping`: answers, which shows that the connection works."""

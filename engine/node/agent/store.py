@@ -10,6 +10,7 @@ import socket
 
 from engine.linux.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.files import open_log
+from engine.node.agent.folders import read_title
 from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState
@@ -81,7 +82,7 @@ class Store:
             self._tell_address(about)
 
         def start_cold() -> None:
-            argv = [*message["argv"], str(listener.fileno()), host, str(port), news]
+            argv = [*message["argv"], str(listener.fileno()), host, str(port), news, read_title()]
             try:
                 with listener, open_log(message["log"]) as log:
                     options: Message = {"stdout": log, "stderr": log, "pass_fds": [listener.fileno()]}
@@ -100,7 +101,7 @@ class Store:
             # A copy of the socket: if the template dies with this job, the store is started with the socket itself.
             return [open_log(message["log"]), open_log(message["log"]), listener.dup()]
 
-        argv = [*message["argv"], "3", host, str(port), news]
+        argv = [*message["argv"], "3", host, str(port), news, read_title()]
         request = {"argv": argv, "cwd": "/", "stacks": "", "library": message["library"]}
         self._start(Job(request, open_files, started, start_cold, dropped), message, environment, {})
 

@@ -20,7 +20,7 @@ from engine.linux.processes import (
     start_time,
     sweep,
 )
-from engine.node.agent.folders import remove_abandoned
+from engine.node.agent.folders import TITLE_SIGNAL, note_title, remove_abandoned, show_role
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
 from engine.node.agent.wire import EXIT_FAILED
 
@@ -52,8 +52,11 @@ def detach(folder: str, keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def run(listener: socket.socket, mark: str) -> None:
+def run(listener: socket.socket, mark: str, title: str) -> None:
     """Starts the agent, and again if it is killed. After the agent's end, ends everything that is left of the run."""
+    signal.signal(TITLE_SIGNAL, lambda *_: show_role("warden"))
+    note_title(title)
+    show_role("warden")
     become_subreaper()
     warden = os.getpid()
     deaths: list[float] = []
@@ -133,6 +136,7 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
         become_subreaper()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
+        show_role("agent")
         status = Agent(listener, warden, mark).run(again=again)
     except BaseException:  # noqa: BLE001 - the outermost frame of a process
         import traceback

@@ -14,6 +14,7 @@ import time
 
 from engine.linux.locks import is_locked
 from engine.linux.processes import is_stopped
+from engine.node.titles import show_title
 
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from engine.supervisor.lifetime.guard_process import main;"
@@ -97,6 +98,7 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
         folder: of the run.
         whereabouts: path of the file that names the newest supervisor.
     """
+    show_title("guard", os.path.basename(folder))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
     began = time.monotonic()

@@ -94,6 +94,7 @@ class Agents:
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
             mark=run.paths.mark if local else run.paths.node_mark(self._number(node)),
+            title=f"{run.paths.run} {node}",
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),

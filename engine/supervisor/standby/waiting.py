@@ -23,6 +23,7 @@ from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
 from engine.node.agent.wire import PROTOCOL
+from engine.node.titles import show_title
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
@@ -169,7 +170,9 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
         tasks,
         node,
         plan,
-        requests.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
+        requests.Greeting(
+            protocol=PROTOCOL, library=library.name, mark=paths.mark, title="standby", folder=folder, terms=terms
+        ),
         on_news=take,
         on_down=note,
         on_failed=lambda reason, _: end(reason),
@@ -180,7 +183,8 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
 
 
 def become_supervisor_of(paths: RunPaths) -> None:
-    """Redirects this process's log to that of a run."""
+    """Redirects this process's log to that of a run, which `ps` shows from now on."""
+    show_title("supervisor", paths.run)
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
     os.close(log)

@@ -19,13 +19,24 @@ def show_title(role: str, about: str = "") -> None:
         role: what the process is: `agent`.
         about: the run, and the node: `train-x7k2 gpu01`.
     """
-    show_words([f"rankdeck: {role} {about}".rstrip()])
+    _show([f"rankdeck: {role} {about}".rstrip()], f"rankdeck-{role}")
+
+
+def show_command(argv: list[str], short: str) -> None:
+    """Makes `ps` show the command `argv` instead of this process's, as if it had been executed. `short`: see `short_name`."""
+    _show(argv, short)
+
+
+def short_name() -> str:
+    """Returns this process's short name; empty if it is unknown. Imports change it: torch makes it `pt_main_thread`."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", errors="surrogateescape") as name:
+        return name.read().rstrip("\n")
+    return ""
+
+
+def _show(words: list[str], short: str) -> None:
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as name:
-        name.write(f"rankdeck-{role}".encode()[:COMMAND_LENGTH])
-
-
-def show_words(words: list[str]) -> None:
-    """Makes `ps` show these words instead of this process's command, cut to its length."""
+        name.write(os.fsencode(short)[:COMMAND_LENGTH])
     with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as status:
         begin, end = (int(field) for field in status.read().rpartition(b")")[2].split()[45:47])
         shown = b"\0".join(map(os.fsencode, words))[: max(0, end - begin - 1)]
