@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def play_launch(folder: Path, nodes: str) -> Iterator[Runner]:
     """
     paths, decided = _new_run(folder, layout={"nodes": nodes})
     journal = Journal(paths.journal)
-    runner = Runner(paths, decided, journal)
+    runner = Runner(paths, decided, journal, asyncio.TaskGroup())
     runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
     yield runner
     journal.close()
@@ -60,13 +61,13 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
     """
     paths, decided = _new_run(folder, **sections)
     journal = Journal(paths.journal)
-    Runner(paths, decided, journal)
+    Runner(paths, decided, journal, asyncio.TaskGroup())
     for node in decided.nodes:
         journal.append(ev.NodeConnected(at=1.0, node=node.name, agent_pid=1))
     journal.append(ev.StoreOpened(at=2.0, attempt=0, node="gpu01", address="10.0.0.1", port=1))
     for rank in range(4):
         journal.append(ev.RankSpawned(at=3.0, attempt=0, rank=rank, pid=10 + rank, generation=0))
-    runner = Runner(paths, decided, journal)
+    runner = Runner(paths, decided, journal, asyncio.TaskGroup())
     runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
     yield runner
     journal.close()

@@ -41,7 +41,7 @@ from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
 from engine.supervisor.log import note
 from engine.supervisor.nodes.bridge import Bridge
-from engine.supervisor.run import WATCH_PERIOD, SupervisedRun, every
+from engine.supervisor.run import SupervisedRun, Watch, look_regularly
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
@@ -98,18 +98,18 @@ def _may_go_away(error: BaseException) -> bool:
 
 async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, bridge: Bridge | None) -> None:
     plan, journal = read_plan(paths), Journal(paths.journal)
-    runner = Runner(paths, plan, journal, bridge)
+    tasks = asyncio.TaskGroup()
+    runner = Runner(paths, plan, journal, tasks, bridge)
     run, ingest = runner.run, runner.ingest
     snapshots = Snapshots(run, ingest)
     server = Server(runner, snapshots)
-    files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
-    imports = ImportWatch(run, ingest)
+    files, imports = FileWatch(run, journal), ImportWatch(run, ingest)
     _remove_old_files(paths)
     guard.start_after_death()
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    async with asyncio.TaskGroup() as tasks:
+    async with tasks:
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "reading the output of ranks": ingest.run,
             "telling front ends what changes": server.keep_fresh,
@@ -117,18 +117,18 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),
         }
-        watches: dict[str, Callable[[], None]] = {
-            "the watch of rejoins": RejoinWatch(run, ingest).look,
-            "the watch of health": HealthWatch(run, ingest, runner.questions).look,
-            "the watch of ranks that join": JoinWatch(run, ingest).look,
-            "the watch of runs that hold": lambda: hold.look(time.time()),
-            "the watch of files": files.look,
-            "the watch of trackers' files": runner.events.look,
-            "the watch of imports": imports.look,
+        watches: dict[str, Watch] = {
+            "the watch of rejoins": RejoinWatch(run, ingest),
+            "the watch of health": HealthWatch(run, ingest, runner.questions),
+            "the watch of ranks that join": JoinWatch(run, ingest),
+            "the watch of runs that hold": HoldWatch(run, runner.orders),
+            "the watch of files": files,
+            "the watch of trackers' files": runner.events,
+            "the watch of imports": imports,
         }
-        parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
+        parts |= {part: partial(look_regularly, watch) for part, watch in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
-        runner.start(tasks, restart_by)
+        runner.start(restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print(READY, flush=True)  # noqa: T201
         _close_starter()
@@ -143,11 +143,11 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
     with _goes_on():
         await runner.origins.record()
     with _goes_on():
-        runner.events.finish(is_last=True)
+        await runner.events.finish()
     with _goes_on():
         ingest.drain(finished(run.state))
     with _goes_on():
-        imports.look()
+        imports.look(time.time())
     _save_quietly(run, ingest.save)
     with _goes_on():
         await server.close()
@@ -224,7 +224,7 @@ def _save_quietly(run: SupervisedRun, save: Callable[[], None]) -> bool:
     try:
         save()
     except OSError as error:
-        run.disk_trouble = error
+        run.note_disk_trouble(error)
     except ValueError as error:
         note(f"can't save: {error}")
     else:

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
@@ -43,39 +43,47 @@ Handle = Callable[[AnyEvent], str | None]
 """Processes an event. Returns why it has no effect, or None if it has."""
 
 
-async def every(period: float, look: Callable[[], None]) -> None:
-    """Calls `look` once a period, until it is cancelled.
+class Watch(Protocol):
+    """Looks at a run from time to time, and reports what it notices."""
 
-    Args:
-        period: seconds before each call.
-        look: one look of a watch.
-    """
+    def look(self, now: float) -> None:
+        """Looks once, in less than a millisecond. `now`: seconds since the epoch."""
+
+
+async def look_regularly(watch: Watch) -> None:
+    """Lets a watch look once in `WATCH_PERIOD`, until it is cancelled."""
     while True:
-        await asyncio.sleep(period)
-        look()
+        await asyncio.sleep(WATCH_PERIOD)
+        watch.look(time.time())
 
 
 class SupervisedRun:
-    """One run: its files, its plan and its state. Only the runner changes `plan` and `state`.
+    """One run: its files, its plan and its state. Others read its fields; they write by its methods. Only the runner changes `plan` and `state`.
 
     Args:
         paths: of the run.
         launched: the plan as it was launched.
         state: after the events in the journal.
         story: the events so far, as sentences.
+        handle: the runner's method, by which every part reports events.
+        tasks: all tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck; `keep` runs
+            parts without which the run goes on.
     """
 
-    tasks: asyncio.TaskGroup
-    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck; `keep` runs parts without
-    which the run goes on."""
-    handle: Handle
-    """The runner's method, by which every part reports events."""
-
-    def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        launched: LaunchPlan,
+        state: RunState,
+        story: list[EventLine],
+        handle: Handle,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
+        self.handle, self.tasks = handle, tasks
         self.plan = plan_now(launched, state)
         """The plan of this attempt."""
-        self.changed_ranks: set[int] = set(range(launched.world_size))
+        self._changed_ranks: set[int] = set(range(launched.world_size))
         """Ranks whose views are out of date."""
         self.tails: dict[int, bytes] = {}
         """The end of the stderr of ranks that have failed."""
@@ -91,9 +99,89 @@ class SupervisedRun:
         self.kills = Kills()
         self.ended = asyncio.Event()
         self.disk_trouble: OSError | None = None
-        """Why a file of the run could not be written; None: all can. It names the path. The watch of files takes it back."""
-        self.no_room: dict[str, str] = {}
+        """Why a file of the run could not be written; None: all can. It names the path."""
+        self._no_room: dict[str, str] = {}
         """Nodes where ranks or stores wait for space on the disk before they start, with the folder and the reason."""
+
+    # --- what front ends see ------------------------------------------------------------------------------------------
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether views are out of date."""
+        return bool(self._changed_ranks)
+
+    def note_change(self, *ranks: int) -> None:
+        """Notes that the views of ranks are out of date; without any, that of the run."""
+        self._changed_ranks.update(ranks or (0,))  # a snapshot of any rank has the run too
+
+    def take_changes(self) -> list[int]:
+        """Returns the ranks whose views are out of date, once."""
+        changed = sorted(self._changed_ranks)
+        self._changed_ranks.clear()
+        return changed
+
+    def take_process_use(self, rank: int, use: ProcessUse) -> None:
+        """Takes what the process of a rank uses now."""
+        if use != self.process_use.get(rank):
+            self.process_use[rank] = use
+            self.note_change(rank)
+
+    def take_gpu_use(self, rank: int, use: GpuUse | None) -> None:
+        """Takes the GPU use of a rank; None: it is unknown."""
+        if use == self.gpu_use.get(rank):
+            return
+        self.note_change(rank)
+        if use is None:
+            del self.gpu_use[rank]
+        else:
+            self.gpu_use[rank] = use
+
+    def forget_use(self, ranks: Sequence[int]) -> None:
+        """Forgets what ranks use: the link to their node has changed."""
+        self.note_change(*ranks)
+        for rank in ranks:
+            self.gpu_use.pop(rank, None)
+            self.process_use.pop(rank, None)
+
+    def show_health(self, health: dict[int, RankHealth], stall: StallView | None) -> None:
+        """Shows what is wrong with ranks. An entry that is the same as before makes no new view."""
+        changed = [rank for rank in health.keys() | self.health.keys() if health.get(rank) != self.health.get(rank)]
+        if changed:
+            self.note_change(*changed)
+        self.health, self.stall = health, stall
+
+    def explain_by(self, rank: int, tail: bytes) -> None:
+        """Keeps the end of the stderr of a rank that has failed."""
+        self.tails[rank] = tail
+
+    def take_waits(self, waits: tuple[Wait, ...]) -> None:
+        """Takes which ranks waited for which."""
+        if waits != self.waits:
+            self.waits = waits
+            self.note_change()
+
+    def drop_explanations(self) -> None:
+        """Forgets what failures are explained by: it can't be read."""
+        self.tails.clear()
+        self.waits = ()
+
+    # --- disks --------------------------------------------------------------------------------------------------------
+
+    def note_disk_trouble(self, error: OSError) -> None:
+        """A file of the run could not be written. The watch of files writes what waits as soon as there is space."""
+        self.disk_trouble = error
+
+    def end_disk_trouble(self) -> None:
+        """All files can be written again."""
+        self.disk_trouble = None
+
+    def note_lack_of_room(self, node: str, where: str) -> None:
+        """Ranks or stores of a node wait for space. `where`: the folder, and the reason."""
+        self._no_room[node] = where
+
+    def end_lack_of_room(self, node: str) -> None:
+        """They wait no longer."""
+        self._no_room.pop(node, None)
 
     @property
     def disk_words(self) -> str:
@@ -106,7 +194,7 @@ class SupervisedRun:
         """The nodes where ranks or stores wait for space on a disk, in words; empty: none."""
         if not isinstance(self.state.phase, Starting):
             return ""
-        return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self.no_room.items())
+        return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self._no_room.items())
 
     @property
     def head(self) -> str:
@@ -160,12 +248,10 @@ class SupervisedRun:
 
     def start_attempt(self, state: RunState) -> None:
         """Clears what belongs to the attempt before."""
-        self.tails.clear()
+        self.drop_explanations()
         self.gpu_use.clear()
         self.process_use.clear()
-        self.waits = ()
-        self.health.clear()
-        self.stall = None
+        self.health, self.stall = {}, None
         self.take_plan(state)
 
     def take_plan(self, state: RunState) -> None:

@@ -51,6 +51,7 @@ class Runner:
         paths: of the run.
         plan: the run's.
         journal: opened, with the events of earlier supervisors.
+        tasks: for all work of this run.
         bridge: an open connection to the agent of the first node, or None.
     """
 
@@ -59,6 +60,7 @@ class Runner:
         paths: RunPaths,
         plan: LaunchPlan,
         journal: Journal,
+        tasks: asyncio.TaskGroup,
         bridge: Bridge | None = None,
     ) -> None:
         self._journal = journal
@@ -66,14 +68,13 @@ class Runner:
             journal.append(first_event(paths, plan, time.time()))
         state = replay(journal.events)
         assert state is not None
-        self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events))
-        run.handle = self.handle
+        self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events), self.handle, tasks)
         self.ingest = Ingest(
             paths,
             plan.world_size,
             plan.metrics.patterns,
             Names(loss=plan.metrics.loss, step=plan.metrics.step, ignore=plan.metrics.ignore),
-            on_change=run.changed_ranks.add,
+            on_change=run.note_change,
             on_waiting=self._take_waiting,
             on_joined=self._take_joined,
             on_failed=self._take_failed_reading,
@@ -97,17 +98,15 @@ class Runner:
     def _collect_tails(self) -> None:
         for rank, phase in enumerate(self.run.state.ranks):
             if rank_word(phase) in ("failed", "lost"):
-                self.run.tails[rank] = self.ingest.last.tail(rank, "err")
+                self.run.explain_by(rank, self.ingest.last.tail(rank, "err"))
 
-    def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
+    def start(self, restart_by: str | None) -> None:
         """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end.
 
         Args:
-            tasks: for all work of this run.
             restart_by: who wants to restart a run that has ended, or None.
         """
         run, now = self.run, time.time()
-        run.tasks = tasks
         _allow_open_files(OTHER_FILES + FILES_OF_LINK * len(run.plan.nodes))
         if run.tails:
             self._read_traces()
@@ -152,7 +151,7 @@ class Runner:
         if state is before and ignored is not None:
             return ignored
         if error := self._journal.append(event, durable=isinstance(state.phase, Ended)):
-            run.disk_trouble = error
+            run.note_disk_trouble(error)
         run.state = state
         self._note_changes(before, state)
         if line := tell(len(run.story), event, before, state):
@@ -167,10 +166,10 @@ class Runner:
     def _note_changes(self, before: RunState, after: RunState) -> None:
         run = self.run
         if before.attempt != after.attempt:
-            self.events.finish(is_last=False)
             self.ingest.drain(finished(before))
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)
+            self.events.start_attempt()
             self.origins.start_attempt()
             self._relay.start_attempt()
             self.orders.start_attempt()
@@ -180,17 +179,14 @@ class Runner:
                 self.agents.add_links()
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
-                    run.changed_ranks.update(now.ranks)
-                    for rank in now.ranks:
-                        run.gpu_use.pop(rank, None)
-                        run.process_use.pop(rank, None)
+                    run.forget_use(now.ranks)
         if before.ranks is after.ranks:
             return
         is_changed = map(operator.is_not, before.ranks, after.ranks)  # faster than a loop for thousands of ranks
         for rank in itertools.compress(itertools.count(), is_changed):
-            run.changed_ranks.add(rank)
+            run.note_change(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in run.tails:
-                run.tails[rank] = self.ingest.last.errors(rank)
+                run.explain_by(rank, self.ingest.last.errors(rank))
                 self._read_traces()
 
     def _read_traces(self) -> None:
@@ -210,9 +206,8 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - the files come from ranks
                 run.take_failed_reading(run.head, "recorded collectives are not read", error)
                 continue
-            if attempt == run.state.attempt and traces.waits != run.waits:
-                run.waits = traces.waits
-                run.changed_ranks.add(0)  # so that a new snapshot is made
+            if attempt == run.state.attempt:
+                run.take_waits(traces.waits)
 
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
         node = self.run.plan.places[rank].node

@@ -83,7 +83,8 @@ class Server:
             replace_file(self._run.paths.supervisor, msgspec.json.encode(where))
             self._is_noted = True
         except OSError as error:
-            self._is_noted, self._run.disk_trouble = False, error
+            self._is_noted = False
+            self._run.note_disk_trouble(error)
 
     async def keep_listening(self) -> None:
         """Listens again if the socket is gone: systemd removes it when a user's last session ends. Keeps the note about it."""

@@ -49,11 +49,10 @@ class Snapshots:
     def refresh(self) -> bool:
         """Rebuilds what has changed. Returns whether anything has."""
         run, progress = self._supervised, self._ingest.progress
-        if self._state is run.state and not run.changed_ranks:
+        if self._state is run.state and not run.has_changed:
             return False
         self._state = run.state
-        changed = sorted(run.changed_ranks)
-        run.changed_ranks.clear()
+        changed = run.take_changes()
         if not self._ranks:
             changed = list(range(run.plan.world_size))
             self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
@@ -66,8 +65,7 @@ class Snapshots:
         try:
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
-            run.tails.clear()
-            run.waits = ()
+            run.drop_explanations()
             run.take_failed_reading(run.head, "failures are not explained", error)
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         if not run.ended.is_set() and (run.disk_words or run.room_words):

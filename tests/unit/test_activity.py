@@ -192,15 +192,15 @@ def test_it_is_reported_once_after_some_checks_in_a_row() -> None:
     ingest: Any = SimpleNamespace(progress=progress)
     watch = JoinWatch(run, ingest)
     for _ in range(LOOKS):
-        watch.look()
+        watch.look(0.0)
     progress[0].meeting = "joined"
-    watch.look()
+    watch.look(0.0)
     progress[0].meeting = "orphan"
     for _ in range(LOOKS):
-        watch.look()
+        watch.look(0.0)
     assert events == []
     for _ in range(LOOKS):
-        watch.look()
+        watch.look(0.0)
     (event,) = events
     assert isinstance(event, ev.NodeWarned)
     assert (event.node, event.check, event.fails) == ("gpu01", "environment", False)

@@ -113,10 +113,9 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
 
     def look(times: int) -> None:
         for _ in range(times):
-            watch.look()
+            watch.look(1e9)
 
-    async with asyncio.TaskGroup() as tasks:
-        runner.run.tasks = tasks
+    async with runner.run.tasks:
         for number in range(1, 20):
             step(runner, number)
             look(1)
@@ -147,11 +146,11 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
 def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(runner: Runner) -> None:
     watch = HealthWatch(runner.run, runner.ingest, Asked())  # type: ignore[arg-type]
     step(runner, 1)
-    watch.look()
+    watch.look(1e9)
     points = take_record(1, runner.ingest.progress[1], {"t": 1e9, "step": 2, "loss": math.nan})
     runner.ingest.points.extend(points)
     runner.ingest.points_seen += len(points)
-    watch.look()
+    watch.look(1e9)
     link = runner.agents.links["gpu01"]
     assert isinstance(link, PlayedLink)
     signals = [request for request in link.sent if isinstance(request, requests.SignalRank)]

@@ -31,12 +31,12 @@ def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> N
 def test_what_a_rank_uses_is_rounded_so_that_small_changes_are_no_news(runner: Runner):
     say(runner, [0, 98, (512 << 20) + 4096, 1_234_567, 0])
     assert runner.run.process_use == {0: USE}
-    runner.run.changed_ranks.clear()
+    runner.run.take_changes()
     say(runner, [0, 98, (512 << 20) - 4096, 1_190_000, 0])
-    assert runner.run.changed_ranks == set()
+    assert runner.run.take_changes() == []
     say(runner, [0, 12, 512 << 20, None, None])
     assert runner.run.process_use == {0: ProcessUse(cpu=12, memory=512 << 20, read=None, written=None)}
-    assert runner.run.changed_ranks == {0}
+    assert runner.run.take_changes() == [0]
 
 
 def test_what_a_rank_uses_is_kept_as_curves_whether_it_has_changed_or_not(runner: Runner):

@@ -113,7 +113,7 @@ def test_a_file_that_can_t_be_read_is_left_out_with_a_warning(
 
 async def test_an_end_that_can_t_be_explained_is_an_end(run: Runner, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reports, "is_secondary", fail)
-    async with asyncio.TaskGroup() as run.run.tasks:
+    async with run.run.tasks:
         hear(run, {"type": "ended", "attempt": 0, "rank": 0, "status": 1, "reason": "", "generation": 0})
     assert warnings(run) == ["output: the failure of a rank is not explained: KeyError: 'throughput'"]
     assert rank_word(run.run.state.ranks[0]) == "failed"
@@ -127,8 +127,8 @@ def test_a_failure_that_can_t_be_explained_is_shown_without(run: Runner, monkeyp
 
     monkeypatch.setattr(snapshots, "run_view", fail_with_tails)
     shown = Snapshots(run.run, run.ingest)
-    run.run.tails[0] = b"whatever"
-    run.run.changed_ranks.add(0)
+    run.run.explain_by(0, b"whatever")
+    run.run.note_change(0)
     shown.refresh()
     assert shown.run_view.state == "running"
     assert warnings(run) == ["output: failures are not explained: KeyError: 'throughput'"]
@@ -200,7 +200,7 @@ def test_a_step_that_no_journal_can_hold_is_not_written_into_it(run: Runner, ste
 
 
 async def test_a_rank_that_nothing_can_end_is_told_as_that(run: Runner):
-    async with asyncio.TaskGroup() as run.run.tasks:
+    async with run.run.tasks:
         hear(run, {"type": "lost", "attempt": 0, "rank": 0, "reason": "SIGKILL", "alive": True, "generation": 0})
     (lost,) = [event for event in read_journal(run.run.paths.journal) if isinstance(event, ev.RankLost)]
     assert lost.alive

@@ -53,16 +53,16 @@ async def abandon(paths: RunPaths, by: str) -> None:
         launched = ev.RunLaunched(
             at=time.time(), run=paths.run, name=plan.name, nodes=nodes, on_failure="hold", max_restarts=0
         )
-        run = SupervisedRun(paths, plan, launch(launched)[0], [])
         missed: list[str] = []
-        run.handle = partial(_note_missed, missed)
+        tasks = asyncio.TaskGroup()
+        run = SupervisedRun(paths, plan, launch(launched)[0], [], partial(_note_missed, missed), tasks)
         agents = Agents(run, None)
 
         def end(node: str, report: reports.AnyReport) -> None:
             if isinstance(report, reports.Hello):
                 agents.links[node].close()
 
-        async with asyncio.TaskGroup() as run.tasks:
+        async with tasks:
             agents.make_links(end)
             for link in agents.links.values():
                 link.open(0.0)

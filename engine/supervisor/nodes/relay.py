@@ -57,7 +57,7 @@ class Relay:
         try:
             is_next = self._ingest.take_data(output.rank, output.stream, output.offset, output.data)
         except OSError as error:
-            self._run.disk_trouble = error
+            self._run.note_disk_trouble(error)
             is_next = False
         if not is_next and node not in self._retries:
             self._retries[node] = asyncio.get_running_loop().call_later(RETRY_DELAY, self.ask_for_output, node)

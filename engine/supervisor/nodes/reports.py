@@ -241,7 +241,8 @@ class Reports:
             _keep_refusal(self._run.plan, module, reason)
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
-        where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")
+        where = visible(f"{news.path}: {news.reason}")
+        self._run.note_lack_of_room(node, where)
         text = f"its disk is full: ranks and stores that start again wait for space, {where}"
         self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="disk", text=text, fails=False))
 
@@ -266,7 +267,7 @@ class Reports:
         now = time.time()
         match news:
             case reports.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
-                self._run.no_room.pop(self._run.plan.places[rank].node, None)
+                self._run.end_lack_of_room(self._run.plan.places[rank].node)
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case reports.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
                 step = self._ingest.last.step(rank) if attempt == self._ingest.attempt else None
@@ -355,31 +356,21 @@ class Reports:
     def _take_process_use(self, node: str, news: reports.RanksUsed) -> None:
         if news.attempt != self._run.state.attempt:
             return
-        known = self._run.process_use
         for rank, *said in news.ranks:
             self._run.check_rank(node, rank)
             use = process_use(said)
             self._ingest.take_resources(rank, values_of_process(use))
-            if use != known.get(rank):
-                known[rank] = use
-                self._run.changed_ranks.add(rank)
+            self._run.take_process_use(rank, use)
 
     def _take_gpu_use(self, node: str, news: reports.GpusUsed) -> None:
         if news.attempt != self._run.state.attempt:
             return
-        known = self._run.gpu_use
         for rank, *said in news.ranks:
             self._run.check_rank(node, rank)
             use = read_use(said)
             if use is not None:
                 self._ingest.take_resources(rank, values_of_gpu(use))
-            if use == known.get(rank):
-                continue
-            self._run.changed_ranks.add(rank)
-            if use is None:
-                del known[rank]
-            else:
-                known[rank] = use
+            self._run.take_gpu_use(rank, use)
 
 
 def _keep_refusal(plan: LaunchPlan, module: str, reason: str) -> None:

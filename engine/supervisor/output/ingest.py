@@ -306,7 +306,9 @@ class Ingest:
         """How far a file of a tracker was read."""
         return self._tracked.get(str(path), 0)
 
-    def take_scalars(self, rank: int, path: Path, found: list[Scalar], offset: int) -> None:
+    def take_scalars(
+        self, rank: int, path: Path, found: list[Scalar], offset: int, progress: RankProgress | None = None
+    ) -> None:
         """Takes scalars of a file that a rank's tracker writes.
 
         Args:
@@ -314,10 +316,12 @@ class Ingest:
             path: of the file.
             found: what is new in it.
             offset: how far it is read with them.
+            progress: of the rank in the attempt that has written the file; None: in this one.
         """
         self._tracked[str(path)] = offset
         self._changed_since_save = True
-        progress, names, is_echo = self.progress[rank], self._formats.names, tracker_of(path) == "trainer"
+        progress = self.progress[rank] if progress is None else progress
+        names, is_echo = self._formats.names, tracker_of(path) == "trainer"
         self._add(rank, take_scalars(rank, progress, found, names, time.time(), self._most_keys, is_echo=is_echo))
 
     def take_resources(self, rank: int, values: Mapping[str, int | None]) -> None:

@@ -5,6 +5,7 @@ All of it happens in threads that nothing waits for long: the working directory 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,9 @@ SEARCH_TIME = 5.0
 END_TIME = 0.5
 """The same at the end of a run, which waits for it. And the longest time for what is not read yet at the end of an attempt."""
 
+LOOK_PAUSE = 0.01
+"""Seconds between two looks whether a thread has ended."""
+
 FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0
 """Seconds between searches: they become longer, and are at least 20 times as long as a search takes."""
 
@@ -48,6 +52,12 @@ class _Work(threading.Thread, Generic[Found]):
         self.seconds = 0.0
         """How long it took."""
         self.start()
+
+    async def wait(self, until: float) -> bool:
+        """Waits for the end of the call, without keeping the event loop. Returns whether it has ended. `until`: on the monotonic clock."""
+        while self.is_alive() and time.monotonic() < until:  # noqa: ASYNC110 - a thread sets no event
+            await asyncio.sleep(LOOK_PAUSE)
+        return not self.is_alive()
 
     def run(self) -> None:
         """Calls the function."""
@@ -72,7 +82,7 @@ class _Slice:
 
 
 class EventWatch:
-    """The event files of a run's current attempt.
+    """The event files of a run.
 
     Args:
         run: whose ranks write them.
@@ -81,6 +91,28 @@ class EventWatch:
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest
+        self._files = AttemptFiles(run, ingest)
+
+    def look(self, now: float) -> None:
+        """Looks once."""
+        self._files.look()
+
+    def start_attempt(self) -> None:
+        """Another attempt begins, and does not wait for the rest of the files of the one before."""
+        before, self._files = self._files, AttemptFiles(self._run, self._ingest)
+        if before.has_files:
+            self._run.tasks.create_task(before.finish(is_last=False), name="event files of the attempt before")
+
+    async def finish(self) -> None:
+        """Reads the rest of all files: the run is over."""
+        await self._files.finish(is_last=True)
+
+
+class AttemptFiles:
+    """The event files of one attempt. The arguments are those of `EventWatch`."""
+
+    def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
+        self._run, self._ingest, self._progress = run, ingest, ingest.progress
         self._folder = Path(run.plan.workdir)
         self._files: dict[Path, int] = {}
         self._failed: set[Path] = set()
@@ -119,34 +151,31 @@ class EventWatch:
             if is_of_tracker and path not in self._failed and len(self._files) < MOST_FILES:
                 self._files.setdefault(path, rank)
 
-    def finish(self, *, is_last: bool) -> None:
-        """Reads the rest of all files: the attempt is over. A file server that hangs costs twice `END_TIME` at most.
+    @property
+    def has_files(self) -> bool:
+        """Whether any file is known."""
+        return bool(self._files)
+
+    async def finish(self, *, is_last: bool) -> None:
+        """Reads the rest of all files. A file server that hangs costs twice `END_TIME` at most.
 
         Args:
-            is_last: whether the run is over too, so that there is time to look for files once more. Another attempt must not wait for that.
+            is_last: whether the run is over too, so that there is time to look for files once more.
         """
         if self._ranks and is_last:
             search = self._searching(END_TIME / 2)  # what it has found until then is kept
-            search.join(END_TIME)
+            await search.wait(time.monotonic() + END_TIME)
             self._take(search.found or {})
         until = time.monotonic() + END_TIME
-        if self._has_read(until):
+        if await self._has_read(until):
             self._take_read()
             self._read()
-            while self._has_read(until) and self._take_read():
+            while await self._has_read(until) and self._take_read():
                 self._read()
-        self._search = self._reading = None
-        self._files.clear()
-        self._failed.clear()
-        self._ranks.clear()
-        self._trackers.clear()
-        self._pause = self._due = FIRST_PAUSE
 
-    def _has_read(self, until: float) -> bool:
+    async def _has_read(self, until: float) -> bool:
         """Waits for what is being read. `until`: on the monotonic clock; then False."""
-        if self._reading is not None:
-            self._reading.join(max(0.0, until - time.monotonic()))
-        return self._reading is None or not self._reading.is_alive()
+        return self._reading is None or await self._reading.wait(until)
 
     def _read(self) -> None:
         """Begins to read a slice of each file."""
@@ -164,6 +193,7 @@ class EventWatch:
                 self._failed.add(part.path)
                 del self._files[part.path]
             elif part.offset > self._ingest.file_offset(part.path):
-                self._ingest.take_scalars(self._files[part.path], part.path, part.found, part.offset)
+                rank = self._files[part.path]
+                self._ingest.take_scalars(rank, part.path, part.found, part.offset, self._progress[rank])
                 is_more = True
         return is_more

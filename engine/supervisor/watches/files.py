@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 
 from engine.core.run import events as ev
 from engine.linux.files import replace_file
@@ -25,7 +24,7 @@ class FileWatch:
     """Watches the files of one run.
 
     Args:
-        run: whose `disk_trouble` others set when they can't write.
+        run: whose `disk_trouble` others note when they can't write.
         journal: of the run.
     """
 
@@ -34,26 +33,26 @@ class FileWatch:
         self._plan = run.paths.plan.read_bytes()
         self._is_told = False
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Restores the plan, and writes what waits."""
         self._restore_plan()
         run = self._run
         if self._journal.is_behind and (error := self._journal.write_waiting()) is not None:
-            run.disk_trouble = error
+            run.note_disk_trouble(error)
         if run.disk_trouble is None:
             return
         if not self._is_told:
             self._is_told = True
-            self._tell(f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
+            self._tell(now, f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
         elif not self._journal.is_behind and self._has_room():
-            run.disk_trouble = None
+            run.end_disk_trouble()
             self._is_told = False
-            self._tell("there is space again, and rankdeck has written what waited for it")
+            self._tell(now, "there is space again, and rankdeck has written what waited for it")
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, now: float, text: str) -> None:
         run = self._run
-        run.changed_ranks.add(0)  # so that a new snapshot is made
-        run.handle(ev.NodeWarned(at=time.time(), node=run.head, check="disk", text=text, fails=False))
+        run.note_change()
+        run.handle(ev.NodeWarned(at=now, node=run.head, check="disk", text=text, fails=False))
 
     def _has_room(self) -> bool:
         probe = self._run.paths.room

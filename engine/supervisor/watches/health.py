@@ -45,7 +45,7 @@ class HealthWatch:
         self._asked_at: float | None = None
         self._asking: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Looks once."""
         self._clock += WATCH_PERIOD
         run, state = self._run, self._run.state
@@ -55,7 +55,7 @@ class HealthWatch:
             self._health = Health(run.plan.world_size, run.plan.health, self._clock)
         points, self._points = self._ingest.points_seen - self._points, self._ingest.points_seen
         if not isinstance(state.phase, Running):
-            self._show({})
+            self._show({}, now)
             return
         away = {rank for node in state.nodes if node.link != "up" for rank in node.ranks}
         alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive) and rank not in away]
@@ -67,7 +67,7 @@ class HealthWatch:
             itertools.islice(self._ingest.points, max(0, kept - points), None),
             sum(self._ingest.progress[rank].throughput or 0.0 for rank in alive),
         )
-        self._show(self._health.marks)
+        self._show(self._health.marks, now)
         for kind, ranks, text in notices:
             self._notice(kind, ranks, text, self._run.plan.launch.on_nan if kind == "nan" else "ignore")
 
@@ -80,30 +80,23 @@ class HealthWatch:
 
     # --- what front ends see -----------------------------------------------------------------------------------------
 
-    def _show(self, marks: dict[int, RankMark]) -> None:
+    def _show(self, marks: dict[int, RankMark], now: float) -> None:
         """Changes the marks that front ends see. One that stays is the same object, so that no new view is made of it."""
-        run, now = self._run, time.time()
+        run = self._run
         shown: dict[int, RankHealth] = {}
         for rank, mark in marks.items():
             old = run.health.get(rank)
             words = _words(mark)
             is_same = old is not None and old.mark == mark.mark and (mark.mark == "stalled" or old.words == words)
             shown[rank] = old if old is not None and is_same else RankHealth(mark.mark, now - mark.seconds, words)
-        run.changed_ranks |= {
-            rank for rank in shown.keys() | run.health.keys() if shown.get(rank) != run.health.get(rank)
-        }
-        run.health = shown
         stalled = tuple(rank for rank, one in shown.items() if one.mark == "stalled")
         if not stalled:
-            run.stall, self._asked_at = None, None
+            self._asked_at = None
+            run.show_health(shown, None)
             return
         since = min(shown[rank].since for rank in stalled)
-        known = run.stall
-        run.stall = (
-            StallView(ranks=stalled, since=since)
-            if known is None
-            else msgspec.structs.replace(known, ranks=stalled, since=since)
-        )
+        known = run.stall or StallView(ranks=stalled, since=since)
+        run.show_health(shown, msgspec.structs.replace(known, ranks=stalled, since=since))
         is_due = self._asked_at is None or self._clock - self._asked_at >= ASK_PAUSE
         if is_due and (self._asking is None or self._asking.done()):
             is_first, self._asked_at = self._asked_at is None, self._clock
@@ -124,13 +117,12 @@ class HealthWatch:
             return
         late = tuple(sorted({rank for wait in found for rank in wait.late}))
         sentences = tuple(wait.sentence for wait in found)
-        run.stall = msgspec.structs.replace(
+        stall = msgspec.structs.replace(
             run.stall, waits=sentences, doing=_doing(groups), late=late, place=_place(groups, late)
         )
-        for rank in run.health.keys() & set(late):
-            run.health[rank] = run.health[rank]._replace(words="others wait for it")
-            run.changed_ranks.add(rank)
-        run.changed_ranks.add(run.stall.ranks[0])  # so that a new snapshot is made
+        blamed = {rank: run.health[rank]._replace(words="others wait for it") for rank in run.health.keys() & set(late)}
+        run.show_health({**run.health, **blamed}, stall)
+        run.note_change()
         if is_first and sentences:
             self._notice("waits", late, sentences[0])
 

@@ -22,7 +22,7 @@ class HoldWatch:
         """Since when the run was idle when it was let go."""
 
     def look(self, now: float) -> None:
-        """Looks once. `now`: seconds since the epoch."""
+        """Looks once."""
         state, hold_for = self._run.state, self._run.plan.launch.hold_for
         ends_at, idle = hold_ends_at(state, hold_for), idle_since(state)
         if ends_at is not None and now >= ends_at:

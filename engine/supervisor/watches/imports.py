@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -34,7 +33,7 @@ class ImportWatch:
         self._run, self._ingest = run, ingest
         self._kept: str | None = None
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Writes a new report down, and tells what took long."""
         told = self._ingest.progress[0].uses
         if told is None or told == self._kept:
@@ -48,8 +47,8 @@ class ImportWatch:
         if modules := tuple((name, took) for name, took in seconds.items() if took >= TOLD):
             plan = replace(plan, slow_imports=slow_imports(plan, recall_imports(plan)))
             preload = plan.offered_preload if plan.slow_imports else ()
-            at, attempt = time.time(), self._run.state.attempt
-            self._run.handle(ev.ScriptImported(at=at, attempt=attempt, modules=modules, preload=preload))
+            attempt = self._run.state.attempt
+            self._run.handle(ev.ScriptImported(at=now, attempt=attempt, modules=modules, preload=preload))
 
 
 def _read(told: str) -> Iterator[tuple[str, float]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from engine.core.run import events as ev
 from engine.core.run.state import Alive
 from engine.core.views.activity import orphan_words
@@ -29,7 +27,7 @@ class JoinWatch:
         self._told = -1
         """The attempt in which it was said."""
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Looks once."""
         state = self._run.state
         waiting = tuple(
@@ -44,4 +42,4 @@ class JoinWatch:
             self._told = state.attempt
             node = self._run.plan.places[waiting[0]].node
             text = orphan_words(waiting)
-            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="environment", text=text, fails=False))
+            self._run.handle(ev.NodeWarned(at=now, node=node, check="environment", text=text, fails=False))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from engine.core.run import events as ev
 from engine.core.run.rejoin import patience
 from engine.supervisor.output.ingest import Ingest
@@ -23,7 +21,7 @@ class RejoinWatch:
         self._seen: tuple[int, int, float] | None = None
         self._looks = 0
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Looks once, and reports a rejoin that takes too long."""
         state = self._run.state
         limit = patience(state)
@@ -34,5 +32,5 @@ class RejoinWatch:
             return
         self._ingest.catch_up()
         if patience(self._run.state) == limit:
-            event = ev.RejoinOverdue(at=time.time(), attempt=state.attempt, generation=state.generation)
+            event = ev.RejoinOverdue(at=now, attempt=state.attempt, generation=state.generation)
             self._run.handle(event)
