@@ -6,6 +6,9 @@ after every step must equal those of an undisturbed training, bit by bit, and no
 
 With gloo the ranks keep their state and rejoin (`rankdeck.elastic`); with mpi all ranks start again from the last checkpoint.
 A rank is stopped for a while only: what a user's process does for ever is not ours to end.
+
+Two processes of ours that are hurt within one recovery may leave a run without whoever brings them back. Such a run goes on, and the next
+command mends it; what needs a command after that is counted apart.
 """
 
 from __future__ import annotations
@@ -121,6 +124,9 @@ FAULTS_OF_RUN = 12
 
 OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
 """Processes that rankdeck replaces when they are stopped for good."""
+
+SHORTEST_RECOVERY = 5.0
+"""Seconds after a fault in which a second one of ours counts as within the recovery of the first, whatever is seen of it."""
 
 TITLE = re.compile("rankdeck: (guard|agent|warden|bridge|template|store) ")
 
@@ -265,6 +271,10 @@ class Faults:
         """Processes that were stopped for good, with what they are."""
         self.began = 0.0
         """When the newest fault began."""
+        self.had_pair = False
+        """Whether a second process of ours was hurt before the first was back."""
+        self._hurt: tuple[str, int, float] | None = None
+        """Kind, pid and time of the newest fault of a process of ours."""
         self._timers: list[threading.Timer] = []
 
     def hurt(self, among: tuple[str, ...] = ()) -> str:
@@ -283,6 +293,9 @@ class Faults:
         kind = dice.choice(kinds)
         pid = dice.choice(victims[kind])
         way, self.began = dice.random(), time.monotonic()
+        if kind in OURS:
+            self.had_pair = self.had_pair or self._is_recovering(victims)
+            self._hurt = (kind, pid, self.began)
         with contextlib.suppress(ProcessLookupError):
             if way < 0.7:
                 os.kill(pid, signal.SIGKILL)
@@ -294,6 +307,14 @@ class Faults:
             self.frozen[pid] = kind
             return f"{kind} stopped"
         return "nothing"
+
+    def _is_recovering(self, victims: dict[str, list[int]]) -> bool:
+        """Whether the process of ours that was hurt last is not back yet. A store comes back with the next attempt only."""
+        if self._hurt is None:
+            return False
+        kind, pid, at = self._hurt
+        is_back = process_state(pid) != "T" and (kind == "store" or bool(victims.get(kind)))
+        return not is_back or time.monotonic() - at < SHORTEST_RECOVERY
 
     def _break_link(self, cluster: Cluster) -> str:
         node, seconds = self._dice.choice(cluster.nodes), self._dice.uniform(0.5, 20.0)
@@ -345,7 +366,7 @@ class Tally:
         self.faults = Counter[str]()
         self.seconds: list[float] = []
         self.by_kind: dict[str, list[float]] = defaultdict(list)
-        self.commands = self.repeated = self.wrong = 0
+        self.commands = self.after_pairs = self.repeated = self.wrong = 0
         self.not_replaced = Counter[str]()
         self.left: list[str] = []
         self.digests: dict[int, set[str]] = defaultdict(set)
@@ -358,11 +379,19 @@ class Tally:
             self.by_kind[kind].append(seconds)
         self.say(f"{sum(self.faults.values())} {phase}: {' and '.join(kinds)}: {seconds:.1f} s")
 
+    def note_command(self, *, after_pair: bool) -> None:
+        """Counts a command without which a run does not go on."""
+        if after_pair:
+            self.after_pairs += 1
+        else:
+            self.commands += 1
+
     def report(self) -> dict[str, object]:
         """Everything, for JSON."""
         return {
             "faults": sum(self.faults.values()),
             "commands": self.commands,
+            "commands_after_pairs": self.after_pairs,
             "wrong_ends": self.wrong,
             "not_replaced": dict(self.not_replaced),
             "steps_lost": self.repeated,
@@ -403,7 +432,7 @@ def shake(soak: Soak, tally: Tally, dice: random.Random, kills: int, evidence: P
             keep(soak, evidence)
             tally.say(f"{soak.run} has ended ({soak.state()}) after {kinds}")
         elif not soak.are_beyond(before):
-            tally.commands += 1
+            tally.note_command(after_pair=faults.had_pair)
             keep(soak, evidence)
             tally.say(f"no step within {LIMIT:g} s after {kinds}; {soak.run}: {soak.deck('status', soak.run).stdout}")
             if not wait(lambda: soak.are_beyond(before), LIMIT):
@@ -442,7 +471,7 @@ def end(soak: Soak, tally: Tally, faults: Faults, dice: random.Random, evidence:
     time.sleep(dice.uniform(0.0, 1.0))
     kinds, began = [faults.hurt()], time.monotonic()
     if not wait(lambda: soak.state() != "", LIMIT):
-        tally.commands += 1
+        tally.note_command(after_pair=faults.had_pair)
         keep(soak, evidence)
         tally.say(f"no end within {LIMIT:g} s after {kinds}; {soak.run}: {soak.deck('status', soak.run).stdout}")
         wait(lambda: soak.state() != "", LIMIT)
@@ -456,6 +485,8 @@ def end(soak: Soak, tally: Tally, faults: Faults, dice: random.Random, evidence:
 def look_back(soak: Soak, tally: Tally, faults: Faults, evidence: Path) -> None:
     """Looks at what a run has left: processes, and its steps."""
     for kind in faults.settle():
+        if faults.had_pair:
+            continue  # who would have replaced it was hurt too
         tally.not_replaced[kind] += 1
         keep(soak, evidence)
         tally.say(f"{soak.run}: nothing has replaced a stopped {kind}")
