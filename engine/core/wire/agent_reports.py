@@ -21,8 +21,8 @@ class Refused(Report, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that the agent started; `status` is None while it runs. `errors` and `numbers`: see RankEnded."""
+class RankListed(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that the agent started; `status` is None while it runs. `errors` and `numbers`: see EndReported."""
 
     attempt: Number
     rank: Size
@@ -44,7 +44,7 @@ class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     pid: Number
     warden: Number = 0
     python: str = ""
-    ranks: tuple[KnownRank, ...]
+    ranks: tuple[RankListed, ...]
     store: tuple[Number, Number] | None = None
     library: bool
     folder: str = ""
@@ -70,14 +70,14 @@ class RankMessage(Report, frozen=True, kw_only=True):
     rank: Size
 
 
-class RankSpawned(RankMessage, frozen=True, kw_only=True, tag="spawned"):
+class SpawnReported(RankMessage, frozen=True, kw_only=True, tag="spawned"):
     """A rank's process exists."""
 
     pid: Number
     generation: Number = 0
 
 
-class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
+class EndReported(RankMessage, frozen=True, kw_only=True, tag="ended"):
     """A rank's process ended: its exit code, or minus the signal. `reason`: why it could not be started.
 
     `errors` and `numbers`: the end of its stderr and metrics, where the agent relays them and not all may be stored yet.
@@ -92,7 +92,7 @@ class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
     by_itself: bool = False
 
 
-class RankLost(RankMessage, frozen=True, kw_only=True, tag="lost"):
+class LossReported(RankMessage, frozen=True, kw_only=True, tag="lost"):
     """A rank ended in an unknown way; or, if it is `alive`, it could not be killed."""
 
     reason: str = ""
@@ -129,7 +129,7 @@ class RanksUsed(Report, frozen=True, kw_only=True, tag="usage"):
     ranks: tuple[tuple[Size, Size, Size, Size | None, Size | None], ...]
 
 
-class StoreOpened(Report, frozen=True, kw_only=True, tag="store"):
+class StoreReported(Report, frozen=True, kw_only=True, tag="store"):
     """The store of an attempt listens."""
 
     attempt: Number
@@ -137,7 +137,7 @@ class StoreOpened(Report, frozen=True, kw_only=True, tag="store"):
     port: Number
 
 
-class StoreLost(Report, frozen=True, kw_only=True, tag="store_lost"):
+class StoreLossReported(Report, frozen=True, kw_only=True, tag="store_lost"):
     """The store of an attempt has ended, or can't be started."""
 
     attempt: Number
@@ -183,7 +183,7 @@ class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
     reason: str
 
 
-class ModulesImported(Report, frozen=True, kw_only=True, tag="imports"):
+class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):
     """A template forks its first process: what it has imported, in seconds, and what it left out, with the reason.
 
     `earlier`: it had imported everything before the request came.
@@ -250,21 +250,21 @@ AnyReport = (
     Refused
     | Hello
     | Pong
-    | RankSpawned
-    | RankEnded
-    | RankLost
+    | SpawnReported
+    | EndReported
+    | LossReported
     | RankOutput
     | FilesGrew
     | GpusUsed
     | RanksUsed
-    | StoreOpened
-    | StoreLost
+    | StoreReported
+    | StoreLossReported
     | AttemptCleared
     | DaemonWanted
     | MpirunEnded
     | StacksTaken
     | TemplateRefused
-    | ModulesImported
+    | ImportsReported
     | NoRoom
     | RequestFailed
     | BridgeEnded

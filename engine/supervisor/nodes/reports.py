@@ -40,7 +40,7 @@ REPORT_TIME = 0.5
 """Seconds in which what ranks have reported arrives, also from other nodes."""
 
 
-RankEnd = reports.RankEnded | reports.KnownRank
+RankEnd = reports.EndReported | reports.RankListed
 """The end of a rank, as its agent reports it at once or after a connection."""
 
 
@@ -87,7 +87,7 @@ class Reports:
         match news:
             case reports.Hello():
                 self._take_hello(node, news)
-            case reports.RankSpawned() | reports.RankEnded() | reports.RankLost():
+            case reports.SpawnReported() | reports.EndReported() | reports.LossReported():
                 self._take_rank(news)
             case reports.RankOutput():
                 self._relay.take_output(node, news)
@@ -97,9 +97,9 @@ class Reports:
                 self._take_gpu_use(node, news)
             case reports.RanksUsed():
                 self._take_process_use(node, news)
-            case reports.StoreOpened():
+            case reports.StoreReported():
                 self._take_store(node, news)
-            case reports.StoreLost(attempt=attempt, reason=reason):
+            case reports.StoreLossReported(attempt=attempt, reason=reason):
                 self._take_lost_store(attempt, reason)
             case reports.AttemptCleared():
                 self._relay.take_cleared(node, news)
@@ -120,7 +120,7 @@ class Reports:
                 self._questions.take_answer(node, news)
             case reports.TemplateRefused(reason=reason):
                 note(f"{node}: ranks are started without a template: {reason}")
-            case reports.ModulesImported():
+            case reports.ImportsReported():
                 self._take_imports(node, news)
             case reports.NoRoom():
                 self._take_no_room(node, news)
@@ -176,7 +176,7 @@ class Reports:
             if known.status is not None:
                 self._take_rank_end(known, known.status)
 
-    def _take_store(self, node: str, store: reports.StoreOpened) -> None:
+    def _take_store(self, node: str, store: reports.StoreReported) -> None:
         if node == self._run.head:
             self._run.handle(
                 ev.StoreOpened(
@@ -231,7 +231,7 @@ class Reports:
         self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
         return True
 
-    def _take_imports(self, node: str, news: reports.ModulesImported) -> None:
+    def _take_imports(self, node: str, news: reports.ImportsReported) -> None:
         now = time.time()
         modules = tuple((visible(name), seconds) for name, seconds in news.modules)
         self._run.handle(ev.ModulesImported(at=now, node=node, modules=modules, earlier=news.earlier))
@@ -263,13 +263,13 @@ class Reports:
 
     # --- ranks --------------------------------------------------------------------------------------------------------
 
-    def _take_rank(self, news: reports.RankSpawned | reports.RankEnded | reports.RankLost) -> None:
+    def _take_rank(self, news: reports.SpawnReported | reports.EndReported | reports.LossReported) -> None:
         now = time.time()
         match news:
-            case reports.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
+            case reports.SpawnReported(attempt=attempt, rank=rank, pid=pid, generation=generation):
                 self._run.end_lack_of_room(self._run.plan.places[rank].node)
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
-            case reports.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
+            case reports.LossReported(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
                 step = self._ingest.last.step(rank) if attempt == self._ingest.attempt else None
                 self._run.handle(
                     ev.RankLost(
@@ -282,7 +282,7 @@ class Reports:
                         generation=generation,
                     )
                 )
-            case reports.RankEnded():
+            case reports.EndReported():
                 self._take_rank_end(news, news.status)
             case _ as never:
                 assert_never(never)
@@ -295,7 +295,7 @@ class Reports:
             status=status,
             reason=end.reason,
             generation=end.generation,
-            by_itself=isinstance(end, reports.RankEnded) and end.by_itself,
+            by_itself=isinstance(end, reports.EndReported) and end.by_itself,
         )
         if end.attempt == self._ingest.attempt:
             try:
