@@ -210,6 +210,17 @@ class SupervisedRun:
         if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
             raise ValueError(f"rank {rank} is not on {node}")
 
+    def warn(self, node: str, check: str, text: str, *, fails: bool = False) -> None:
+        """Shows a warning about a node.
+
+        Args:
+            node: its name.
+            check: what the warning is about, in one word.
+            text: the warning.
+            fails: whether ranks will surely fail.
+        """
+        self.handle(ev.NodeWarned(at=time.time(), node=node, check=check, text=text, fails=fails))
+
     def take_failed_reading(self, node: str, what: str, error: Exception) -> None:
         """Reports that something that came from ranks could not be read: the run goes on without it.
 
@@ -222,7 +233,7 @@ class SupervisedRun:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
-        self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
+        self.warn(node, "output", text)
 
     async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again, after a pause.

@@ -215,7 +215,7 @@ class Runner:
 
     def _take_slow_pattern(self, pattern: str) -> None:
         text = f"metrics.patterns: {pattern!r} takes too long, and is not used any more"
-        self.run.handle(ev.NodeWarned(at=time.time(), node=self.run.head, check="output", text=text, fails=False))
+        self.run.warn(self.run.head, "output", text)
 
     def _take_waiting(self, rank: int, generation: int) -> None:
         if generation or self.run.state.generation:  # before the first rejoin all ranks are in one generation

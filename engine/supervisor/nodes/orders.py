@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import assert_never
+from typing import Any, assert_never
 
 from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
 from engine.core.run import actions as act
@@ -116,10 +116,7 @@ class Orders:
         probes = {node.name: self._agents.program(node.name, "probe.py") for node in plan.nodes}
         for finding in await check_early(self._questions, plan, probes):
             text = f"{finding.text}; {finding.hint}" if finding.hint else finding.text
-            fails = finding.state == "fail"
-            self._run.handle(
-                ev.NodeWarned(at=time.time(), node=finding.node, check=finding.check, text=text, fails=fails)
-            )
+            self._run.warn(finding.node, finding.check, text, fails=finding.state == "fail")
 
     def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         files, library = self._agents.paths(node), self._agents.library(node)
@@ -134,11 +131,7 @@ class Orders:
                 host=address,
                 log=str(files.store_log(attempt)),
                 news=str(files.store_news(attempt)),
-                env=plan.env,
-                env_defaults=self._defaults(node, dict(interfaces).get(node, "")),
-                library=library,
-                library_path=self._library_path(),
-                warm=plan.launch.warm,
+                **self._of_processes(node, dict(interfaces).get(node, "")),
                 preload=plan.preload,
             ),
         )
@@ -154,9 +147,16 @@ class Orders:
         """Returns the interface of a node towards the others; empty: unknown."""
         return dict(self._run.state.interfaces).get(node, self._spare_interfaces.get(node, ""))
 
-    def _library_path(self) -> tuple[str, dict[str, str]]:
-        backend = self._run.plan.backend
-        return backend.library_path, backend.library_links
+    def _of_processes(self, node: str, store_interface: str = "") -> dict[str, Any]:
+        """The fields of `ProcessRequest` that are the same for all processes of a node; see `_defaults`."""
+        plan, backend = self._run.plan, self._run.plan.backend
+        return {
+            "env": plan.env,
+            "env_defaults": self._defaults(node, store_interface),
+            "library": self._agents.library(node),
+            "library_path": (backend.library_path, backend.library_links),
+            "warm": plan.launch.warm,
+        }
 
     def _spawn_by_route(self, action: act.SpawnRanks) -> None:
         """Starts ranks. Of a node that was not there when the store was opened, it finds the interface first."""
@@ -215,11 +215,7 @@ class Orders:
                 ),
                 mpirun=self._placement(action),
                 binding=self._binding(node),
-                env=plan.env,
-                env_defaults=self._defaults(node),
-                library=library,
-                library_path=self._library_path(),
-                warm=plan.launch.warm,
+                **self._of_processes(node),
                 preload=plan.preload,
             ),
         )
@@ -286,10 +282,7 @@ class Orders:
             node,
             requests.WarmTemplate(
                 argv=(run.plan.python,),
-                env=run.plan.env,
-                env_defaults=self._defaults(node),
-                library=self._agents.library(node),
-                library_path=self._library_path(),
+                **self._of_processes(node),
                 preload=run.plan.preload,
                 spares=0,
             ),
@@ -313,11 +306,7 @@ class Orders:
                 attempt=self._run.state.attempt,
                 argv=(plan.node_python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),
                 ranks=ranks,
-                env=plan.env,
-                env_defaults=self._defaults(node),
-                library=self._agents.library(node),
-                library_path=self._library_path(),
-                warm=plan.launch.warm,
+                **self._of_processes(node),
             ),
         )
 
@@ -363,11 +352,7 @@ class Orders:
                 requests.StartDaemon(
                     attempt=run.state.attempt,
                     mpirun=daemon,
-                    env=run.plan.env,
-                    env_defaults=self._defaults(node),
-                    library=self._agents.library(node),
-                    library_path=self._library_path(),
-                    warm=run.plan.launch.warm,
+                    **self._of_processes(node),
                 ),
             )
 

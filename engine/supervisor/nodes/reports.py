@@ -211,7 +211,7 @@ class Reports:
         if hello.ends_with and len(self._run.plan.nodes) == 1:
             found = login_finding(planned, hello.ends_with)
             text = f"{found.text}; {found.hint}"
-            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="login", text=text, fails=False))
+            self._run.warn(node, "login", text)
 
     def _warn_of_limits(self, node: str) -> None:
         """Reports limits of this machine that will slow ranks down or end them. Several nodes are checked early, which reports it too."""
@@ -220,7 +220,7 @@ class Reports:
             return
         if found := limit_finding(planned, memory_limit(), cpu_limit(), process_limits()):
             text = f"{found.text}; {found.hint}"
-            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="limits", text=text, fails=False))
+            self._run.warn(node, "limits", text)
 
     def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
         """Gives a node up that has no room for its ranks, before any of them starts."""
@@ -237,14 +237,14 @@ class Reports:
         self._run.handle(ev.ModulesImported(at=now, node=node, modules=modules, earlier=news.earlier))
         for module, reason in news.left_out:
             text = visible(f"{module} is not preloaded: it {reason}")
-            self._run.handle(ev.NodeWarned(at=now, node=node, check="preload", text=text, fails=False))
+            self._run.warn(node, "preload", text)
             _keep_refusal(self._run.plan, module, reason)
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = visible(f"{news.path}: {news.reason}")
         self._run.note_lack_of_room(node, where)
         text = f"its disk is full: ranks and stores that start again wait for space, {where}"
-        self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="disk", text=text, fails=False))
+        self._run.warn(node, "disk", text)
 
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 
-from engine.core.run import events as ev
 from engine.linux.files import replace_file
 from engine.supervisor.journal import Journal
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
@@ -43,16 +42,16 @@ class FileWatch:
             return
         if not self._is_told:
             self._is_told = True
-            self._tell(now, f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
+            self._tell(f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
         elif not self._journal.is_behind and self._has_room():
             run.end_disk_trouble()
             self._is_told = False
-            self._tell(now, "there is space again, and rankdeck has written what waited for it")
+            self._tell("there is space again, and rankdeck has written what waited for it")
 
-    def _tell(self, now: float, text: str) -> None:
+    def _tell(self, text: str) -> None:
         run = self._run
         run.note_change()
-        run.handle(ev.NodeWarned(at=now, node=run.head, check="disk", text=text, fails=False))
+        run.warn(run.head, "disk", text)
 
     def _has_room(self) -> bool:
         probe = self._run.paths.room

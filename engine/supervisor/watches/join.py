@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine.core.run import events as ev
 from engine.core.run.state import Alive
 from engine.core.views.activity import orphan_words
 from engine.supervisor.output.ingest import Ingest
@@ -42,4 +41,4 @@ class JoinWatch:
             self._told = state.attempt
             node = self._run.plan.places[waiting[0]].node
             text = orphan_words(waiting)
-            self._run.handle(ev.NodeWarned(at=now, node=node, check="environment", text=text, fails=False))
+            self._run.warn(node, "environment", text)
