@@ -180,15 +180,6 @@ def test_ranks_survive_and_the_run_ends_as_it_should_when_one_is_killed(counting
     counting.assert_nothing_lost()
 
 
-def test_ranks_survive_when_supervisor_agent_and_bridge_are_killed_one_after_the_other(counting):
-    for victim in ("supervisor", "agent", "bridge", "agent", "supervisor"):
-        kill_hard(getattr(counting, victim))
-        counting.assert_ranks_go_on()
-        counting.assert_status_works()
-    assert counting.finish()["state"] == "succeeded"
-    counting.assert_nothing_lost()
-
-
 def test_ranks_survive_when_all_of_rankdeck_is_killed_at_once(counting):
     """As after an OOM killer's bad day. Nobody saw how the ranks ended later, and no status is made up."""
     for pid in (counting.warden, counting.agent, counting.bridge, counting.supervisor):
@@ -318,15 +309,6 @@ def test_a_stop_goes_on_when_the_supervisor_is_killed_in_the_middle(rankdeck, wr
     kill_hard(supervisor)
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: rankdeck.processes() == [])
-
-
-def test_a_supervisor_that_is_asked_to_end_politely_leaves_the_ranks(counting):
-    """`kill PID`, as an administrator does with a process that they do not know."""
-    pid = counting.supervisor
-    os.kill(pid, signal.SIGTERM)
-    wait_gone(pid)
-    counting.assert_ranks_go_on()
-    counting.assert_status_works()
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
