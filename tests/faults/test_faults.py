@@ -855,6 +855,7 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
         "type": "refused",
         "reason": "this run belongs to another user",
         "defect": False,
+        "version": "",
     }
     path.parent.chmod(0o700)
     path.chmod(0o600)
