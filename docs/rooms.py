@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 DOCUMENT = ROOT / "docs" / "architecture.md"
 
 PACKAGES = ("engine", "tui", "rankdeck")
-SPLIT = ("engine", "engine.core", "tui", "rankdeck")
+SPLIT = ("engine", "engine.core", "engine.supervisor", "tui", "rankdeck")
 """Packages whose folders are rooms of their own. Deeper folders belong to the room that they are in."""
 
 Graph = dict[str, set[str]]
@@ -70,11 +70,16 @@ def rooms() -> Graph:
 
 
 def outer(graph: Graph) -> Graph:
-    """The same with the rooms of the core, of the app and of the ranks' package folded into one each."""
+    """The same with the rooms of the core, of the supervisor, of the app and of the ranks' package folded into one each."""
 
     def fold(room: str) -> str:
         return next(
-            (top for top in ("engine.core", "tui", "rankdeck") if room == top or room.startswith(f"{top}.")), room
+            (
+                top
+                for top in ("engine.core", "engine.supervisor", "tui", "rankdeck")
+                if room == top or room.startswith(f"{top}.")
+            ),
+            room,
         )
 
     folded: Graph = {}

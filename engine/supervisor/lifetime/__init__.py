@@ -1,1 +1,1 @@
-"""Supervisors that end: the guard that starts the next one, and the end of a run without a supervisor."""
+"""How a supervisor is replaced when it dies, and how a run ends without one."""

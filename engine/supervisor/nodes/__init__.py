@@ -1,1 +1,1 @@
-"""The nodes of a run: links to their agents, orders to them, and their reports."""
+"""Links to the agents of a run, orders to them, and their reports."""

@@ -1,1 +1,1 @@
-"""What ranks write: their files are read as they grow."""
+"""Reads what ranks write, as their files grow."""

@@ -1,1 +1,1 @@
-"""Watches look at a run once a second, and report what they notice."""
+"""Look at a run once a second, and report what they notice."""
