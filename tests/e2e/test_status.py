@@ -128,6 +128,18 @@ raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier 
         assert "IndexError" not in text
 
 
+def test_seven_processes_of_ours_run_beside_the_ranks_and_each_says_what_it_is(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2, launch={"warm": True}))
+    rankdeck.wait_state(run, "running")
+    ranks = rankdeck.pids(run)
+    titles = {f"rankdeck: {role} {run}" for role in ("supervisor", "guard")}
+    titles |= {f"rankdeck: {role} {run} localhost" for role in ("bridge", "warden", "agent", "template", "store")}
+    wait_until(
+        lambda: sorted(one.command.strip() for one in rankdeck.processes() if one.pid not in ranks) == sorted(titles)
+    )
+    assert all("up.py" in one.command for one in rankdeck.processes() if one.pid in ranks)
+
+
 def test_a_killed_rank_shows_soon(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
     status = rankdeck.wait_state(run, "running")
