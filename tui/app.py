@@ -421,7 +421,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         """Ends the app from any screen and prints which runs keep running. A form with changes asks first."""
         from tui.screens.edit import EditScreen
 
-        if isinstance(self.screen, EditScreen) and self.screen.is_changed:
+        if isinstance(self.screen, EditScreen) and self.screen.form.is_changed:
             self.screen.action_back()
             return
         partings = [screen.parting for screen in reversed(self.screen_stack) if isinstance(screen, DeckScreen)]

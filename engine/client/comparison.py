@@ -7,6 +7,7 @@ import time
 from engine.client.protocols import Compared
 from engine.core.errors import ProfileError
 from engine.core.metrics.series import final_values
+from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.plan.settings import launched_settings
 from engine.core.views.comparison import Side
 from engine.core.views.view import Snapshot
@@ -49,7 +50,7 @@ def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:
     each = metrics.pop("throughput", None)
     return {
         "state": run.state,
-        "launched": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at)),
+        "launched": clock(run.launched_at, DAY_AND_TIME),
         "seconds": round(max(0.0, end - run.launched_at), 1),
         "attempts": run.attempt + 1,
         "ranks": run.world_size,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
+from engine.core.numbers import DAY_AND_TIME, clock, duration_words, size_words
 from engine.core.views.history import (
     SORT_KEYS,
     HistoryEntry,
@@ -20,7 +20,7 @@ from engine.core.views.history import (
     sort_history,
     value_of,
 )
-from engine.core.words import duration_words, limited, size_words
+from engine.core.words import limited
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, write_note
 
@@ -60,12 +60,11 @@ def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | 
 
 def _row(entry: HistoryEntry, extra: tuple[str, ...]) -> tuple[str, ...]:
     run = entry.summary
-    launched = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at))
     values = (value_of(entry, name) for name in ("loss", *extra))
     return (
         "*" if entry.note.starred else "",
         run.run,
-        launched,
+        clock(run.launched_at, DAY_AND_TIME),
         duration_words(entry.seconds),
         run.state,
         "" if run.step is None else str(run.step),

@@ -7,20 +7,19 @@ Everything that ranks, nodes or profiles wrote is escaped, and control character
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import final_values
+from engine.core.numbers import clock, duration_words
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.secrets import hidden, without_secrets
 from engine.core.terminal_text import terminal_line
 from engine.core.views.origin import Origin
 from engine.core.views.view import Snapshot
-from engine.core.words import duration_words
 
 MOST_CHARTS = 24
 MOST_EVENTS = 500
@@ -62,8 +61,8 @@ def report_html(
         "<h2>Ranks</h2>",
         _table(_ranks(snapshot), head=("rank", "node", "state", "step", "loss", "note")),
         "<h2>Events</h2>",
-        _table([(_clock(event.at), event.text) for event in snapshot.events[-MOST_EVENTS:]]),
-        f"<p><small>Made by rankdeck, {_clock(now)}</small></p>",
+        _table([(clock(event.at), event.text) for event in snapshot.events[-MOST_EVENTS:]]),
+        f"<p><small>Made by rankdeck, {clock(now)}</small></p>",
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return "\n".join(
@@ -87,7 +86,7 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
         (key, "not finite" if value is None else f"{value:.6g}") for key, value in final_values(snapshot.series).items()
     ]
     return [
-        ("launched", _clock(run.launched_at)),
+        ("launched", clock(run.launched_at)),
         ("duration", duration_words(max(0.0, seconds))),
         ("attempts", str(run.attempt + 1)),
         ("ranks", f"{run.world_size} on {len(run.nodes)} node(s), {run.backend}"),
@@ -167,7 +166,3 @@ def _block(text: str) -> str:
 def _text(text: str) -> str:
     """Foreign text of one line, harmless in HTML."""
     return escape(terminal_line(text, colour=False))
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -19,6 +19,7 @@ from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.failures.verdict import hedged
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.resources import RESOURCES
+from engine.core.numbers import age, size_words
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, Submission
 from engine.core.plan.plan import LaunchPlan, PlannedNode, slow_import_words, store_address
@@ -162,7 +163,16 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
         step = "" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
         loss = run.loss_odd if run.loss is None else f"{run.loss:.4g}"
         rows.append(
-            (run.run, run.state, str(run.world_size), run.backend, step, loss, _ago(run.launched_at), run.reason)
+            (
+                run.run,
+                run.state,
+                str(run.world_size),
+                run.backend,
+                step,
+                loss,
+                f"{age(max(0.0, time.time() - run.launched_at))} ago",
+                run.reason,
+            )
         )
     print_table(rows)
 
@@ -172,14 +182,6 @@ def show_standbys(found: list[Standing]) -> None:
     for one in found:
         left = f"for {max(1, round((one.until - time.time()) / 60))} min" if one.until else "with the app"
         print_line(f"standby {one.pid} ({one.python}) stays {left}; rankdeck clean --standby ends it")
-
-
-def _ago(moment: float) -> str:
-    seconds = max(0, int(time.time() - moment))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
 
 
 def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
@@ -248,7 +250,7 @@ def _note(rank: RankView) -> str:
 def _gpu_words(gpu: GpuUse | None) -> tuple[str, str]:
     """Utilisation and memory in use; empty strings for unknown values."""
     busy = "" if gpu is None or gpu.utilisation is None else f"{gpu.utilisation}%"
-    return busy, "" if gpu is None or gpu.memory is None else f"{gpu.memory / 2**30:.3g} GiB"
+    return busy, "" if gpu is None or gpu.memory is None else size_words(gpu.memory)
 
 
 def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:

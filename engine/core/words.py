@@ -1,4 +1,4 @@
-"""Numbers, sizes and lists of ranks in sentences."""
+"""Lists of ranks, modules and counts in sentences."""
 
 from __future__ import annotations
 
@@ -47,25 +47,3 @@ def limited(text: str, most: int) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 rank`, `2 ranks`."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
-def size_words(size: int) -> str:
-    """Bytes in at most eight characters, below 1,000 TiB: `4 B`, `64 KiB`, `1.5 MiB`."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
-    return f"{size} B"
-
-
-def duration_words(seconds: float) -> str:
-    """A time in at most seven characters, below 1,000 days: `0.4 s`, `42 s`, `3:07`, `2:03:10`, `4 d 3 h`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    if whole < 86_400:
-        return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-    return f"{whole // 86_400} d {whole // 3600 % 24} h"

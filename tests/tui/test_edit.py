@@ -371,7 +371,7 @@ async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refuse
         await until_seen(pilot, "is not a valid name")
         line(app, "launch.python").focus()
         await until(pilot, lambda: line(app, "launch.python").has_focus, "the last lines")
-        screen.action_save()
+        await screen.run_action("save")
         screen.set_focus(line(app, "layout.nodes"))
         await pilot.pause()
         assert line(app, "layout.nodes").has_focus
@@ -634,7 +634,7 @@ async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
             screen.set_focus(row.line)
             await until(pilot, partial(whole, app, row), f"all of {row.field.id}")
             if row.field.id != BACKEND:  # there the pane lists backends instead
-                screen._plan()
+                screen._plan.make()
                 await until(pilot, partial(whole, app, row, 2), f"{row.field.id} with its error")
 
 

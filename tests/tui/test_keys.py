@@ -19,6 +19,8 @@ from tui.screens.check import CheckScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScreen
 from tui.screens.edit import EditScreen
+from tui.screens.edit_form import EditForm
+from tui.screens.edit_saving import Saving
 from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryList, HistoryScreen
 from tui.screens.home import HomeScreen
@@ -70,6 +72,7 @@ OWNERS: dict[str, tuple[type[DOMNode], ...]] = {
 
 PARTS: dict[type[DOMNode], tuple[type[object], ...]] = {
     RunScreen: (RunActs, RunLogs, RunPanes, Relaunching),
+    EditScreen: (EditForm, Saving),
     HomeScreen: (Relaunching,),
     HistoryScreen: (Relaunching,),
 }

@@ -257,7 +257,7 @@ async def test_a_wide_table_shows_what_processes_use_and_sorts_by_it():
         assert "  398% 1.3 G 4.0 M " in rows[1]
         assert "     –     –     – " in rows[2]  # noqa: RUF001
         for column in ("cpu", "rss"):
-            assert [one.view.rank for one in arranged(app.table._every, Order(column), "")] == [1, 0, 2]
+            assert [one.view.rank for one in arranged(app.table._ranks.every, Order(column), "")] == [1, 0, 2]
 
 
 async def test_keys_move_the_cursor():

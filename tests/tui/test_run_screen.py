@@ -17,12 +17,12 @@ from textual.widgets import Input
 
 from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
+from engine.core.numbers import precise
 from engine.core.views.view import Activity, StallView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
-from tui.numbers import precise
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
 from tui.text.run import header_lines

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import Color
 
+from engine.core.numbers import age, duration, memory, number, precise
 from engine.core.settings import Units
 from tests.tui.hostile import CORPUS
-from tui.numbers import age, duration, memory, number, precise
 from tui.text.cells import MAX_CELLS, cell_fit, clean, plain_line, segments_line
 
 

@@ -32,11 +32,12 @@ from engine.core.checks.findings import (
 )
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
+from engine.core.numbers import size_words
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
-from engine.core.words import count, size_words
+from engine.core.words import count
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 UCC = BackendSettings(name="ucc", device="cpu", env={})

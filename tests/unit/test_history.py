@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from engine.core.numbers import duration_words
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
 from engine.core.views.view import RunNote, RunSummary
-from engine.core.words import duration_words
 
 
 def settings(args: list[str], **sections: Any) -> Any:

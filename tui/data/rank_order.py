@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from engine.core.views.view import RankView
 
@@ -88,6 +88,33 @@ def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
     unknown = [row for row in shown if key(row.view) is None]
     known.sort(key=lambda row: key(row.view), reverse=order.reverse)  # type: ignore[arg-type,return-value]
     return known + unknown
+
+
+class Arrangement(Generic[Row]):
+    """Rows of all ranks, and those of them that are shown, in order.
+
+    `every`: in order of rank. `order`: how they are sorted. `query`: see `matches`.
+    """
+
+    def __init__(self) -> None:
+        self.every: Sequence[Row] = ()
+        self.order = Order()
+        self.query = ""
+        self._places: dict[int, int] = {}
+        self._placed_at: object = None
+
+    def in_order(self, now: float) -> Sequence[Row]:
+        """The rows to show. Once a second they may change places: a row that jumps with every number can't be read."""
+        if self.order == Order() and not self.query:
+            return self.every
+        state = (self.order, self.query, len(self.every), int(now))
+        if state != self._placed_at:
+            self._placed_at = state
+            rows = arranged(self.every, self.order, self.query)
+            self._places = {row.view.rank: place for place, row in enumerate(rows)}
+            return rows
+        shown = [row for row in self.every if row.view.rank in self._places]
+        return sorted(shown, key=lambda row: self._places[row.view.rank])
 
 
 def matches(view: RankView, words: Iterable[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 from textual.screen import Screen
@@ -43,8 +43,16 @@ class DeckScreen(Screen[None]):
                 if name.startswith("action_"):
                     setattr(self, name, getattr(part, name))
 
-    def begin(self, work: Coroutine[object, object, None], group: str, *, exclusive: bool = False) -> None:
-        """Lets something happen that takes a while. `exclusive`: it takes the place of what is under way in the same group."""
+    def begin(
+        self, work: Callable[[], Coroutine[object, object, None]], group: str, *, exclusive: bool = False
+    ) -> None:
+        """Lets something happen that takes a while.
+
+        Args:
+            work: called once it begins.
+            group: of work, for `exclusive`.
+            exclusive: whether it takes the place of what is under way in the same group, which may not even have begun.
+        """
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 
     def key_label(self, key: str, label: str) -> str:

@@ -15,10 +15,10 @@ from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
 from engine.core.metrics.overlay import overlay
 from engine.core.metrics.resources import RESOURCES
+from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.views.comparison import code_difference, compare
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.numbers import clock
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
 from tui.text.compare import code_text, compare_text
@@ -72,7 +72,7 @@ class CompareScreen(DeckScreen):
 
     def _in_units(self, one: Compared) -> Compared:
         """A run whose time of launch is written as the user likes it."""
-        launched = clock(one.side.launched_at, "%Y-%m-%d %H:%M", self.deck.units)
+        launched = clock(one.side.launched_at, DAY_AND_TIME, self.deck.units)
         return one._replace(side=replace(one.side, results={**one.side.results, "launched": launched}))
 
     def _show(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-from textual import work
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
@@ -16,25 +16,28 @@ from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.text.cells import plain_line
 
 
-class SavingScreen(DeckScreen):
-    """A form whose profile can be saved.
+class Saving:
+    """Saves the profile in a form.
 
     Args:
+        screen: where the form is.
         entry: the profile whose file is the form's own; None: it has none yet.
         folder: where a profile without a file is saved; None: in the user's own folder.
+        checked: the profile to save; None if it is not valid.
+        was_saved: called when the profile in the form is what its file contains.
     """
 
-    def __init__(self, entry: ProfileEntry | None, folder: Path | None = None) -> None:
-        super().__init__()
-        self.entry, self._folder = entry, folder
-
-    def checked(self) -> Profile | None:
-        """The profile to launch or save; without one, the cursor goes to the first wrong line."""
-        raise NotImplementedError
-
-    def was_saved(self, profile: Profile) -> None:
-        """The profile in the form is now what its file contains."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        screen: DeckScreen,
+        entry: ProfileEntry | None,
+        folder: Path | None,
+        *,
+        checked: Callable[[], Profile | None],
+        was_saved: Callable[[Profile], None],
+    ) -> None:
+        self._screen, self.entry, self._folder = screen, entry, folder
+        self._checked, self._was_saved = checked, was_saved
 
     def action_save(self, *, leave: bool = False) -> None:
         """Saves to the profile's own file; a shipped or a new one to the user's folder.
@@ -42,7 +45,7 @@ class SavingScreen(DeckScreen):
         Args:
             leave: leaves the form once the profile is saved.
         """
-        profile = self.checked()
+        profile = self._checked()
         if profile is not None:
             path = None if self._folder is None else self._folder / f"{profile.name}.toml"
             if (
@@ -55,7 +58,7 @@ class SavingScreen(DeckScreen):
             self._save(profile, path, leave=leave)
 
     def action_save_as(self) -> None:
-        profile = self.checked()
+        profile = self._checked()
         if profile is None:
             return
 
@@ -65,35 +68,37 @@ class SavingScreen(DeckScreen):
                 self._save(profile, path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml"))
 
         detail = "A file whose name ends with .toml. Profiles in .rankdeck/ are found from this folder."
-        self.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
+        self._screen.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
 
-    @work(group="save", exclusive=True, exit_on_error=False)
-    async def _save(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
-        known = await off_loop(self.engine.profiles)
+    def _save(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
+        self._screen.begin(partial(self._write, profile, path, leave=leave), "save", exclusive=True)
+
+    async def _write(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
+        known = await off_loop(self._screen.engine.profiles)
         other = next((entry for entry in known if _is_other(entry, path, profile.name, self.entry)), None)
         if other is not None and not await self._may_replace(other):
             return
         shipped = self.entry is not None and self.entry.source == "shipped"
         try:
-            saved = await off_loop(self.engine.save_profile, profile, path)
+            saved = await off_loop(self._screen.engine.save_profile, profile, path)
         except (RankdeckError, OSError) as error:
             problem = error if isinstance(error, RankdeckError) else RankdeckError(str(error))
-            self.deck.show_error(f"{plain_line(profile.name)} was not saved", problem)
+            self._screen.deck.show_error(f"{plain_line(profile.name)} was not saved", problem)
             return
         self.entry = ProfileEntry(name=saved.stem, path=saved, source="yours", profile=profile, error=None)
-        self.was_saved(profile)
-        self.deck.profile_saved(self.entry.name)
+        self._was_saved(profile)
+        self._screen.deck.profile_saved(self.entry.name)
         note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
-        self.say(plain_line(f"saved{note}: {saved}"))
+        self._screen.say(plain_line(f"saved{note}: {saved}"))
         if folder := await off_loop(self._unlisted, saved.parent):
             await self._ask_to_list(folder)
         if leave:
-            self.dismiss()
+            self._screen.dismiss()
 
     def _unlisted(self, folder: Path) -> str:
         """The absolute path of a folder whose profiles are not found by name; empty: they are. May wait for a file server."""
         try:
-            listed = folder.resolve() in [one.resolve() for one in self.engine.profile_folders()]
+            listed = folder.resolve() in [one.resolve() for one in self._screen.engine.profile_folders()]
         except (RankdeckError, OSError):  # whoever lists profiles says it
             return ""
         return "" if listed else str(folder.absolute())
@@ -102,15 +107,15 @@ class SavingScreen(DeckScreen):
         """Asks whether profiles of a folder are listed from now on, and whether new ones are saved there."""
         detail = f"Profiles in {folder} are then found by name, and new ones are saved there. Else, a profile there is launched by its path."
         question = ConfirmScreen("List the profiles of this folder?", detail, do="List them", dont="Not now")
-        if await self.app.push_screen_wait(question) is True:
+        if await self._screen.app.push_screen_wait(question) is True:
             try:
-                await off_loop(self.engine.add_profile_folder, folder)
+                await off_loop(self._screen.engine.add_profile_folder, folder)
             except RankdeckError as error:
-                self.deck.show_error("The folder was not added to your settings", error)
+                self._screen.deck.show_error("The folder was not added to your settings", error)
 
     async def _may_replace(self, other: ProfileEntry) -> bool:
         detail = f"{other.path} is another profile. The form overwrites it."
-        answer = await self.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
+        answer = await self._screen.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
         return answer is True
 
 

@@ -13,10 +13,11 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from engine.core.errors import RankdeckError
+from engine.core.numbers import size_words
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
 from engine.core.views.view import RunNote
-from engine.core.words import count, size_words
+from engine.core.words import count
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
 from tui.screens.base import DeckScreen

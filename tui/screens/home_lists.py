@@ -81,7 +81,7 @@ class HomeLists(Container):
 
     def _begin(self) -> None:
         self.read_profiles()
-        self._home.begin(self._read_runs(), "runs")
+        self._home.begin(self._read_runs, "runs")
         self.set_interval(RUNS_SECONDS, self._read_if_seen)
 
     @property
@@ -101,13 +101,13 @@ class HomeLists(Container):
     def read_again(self) -> None:
         """Shows what has changed meanwhile."""
         self.read_profiles()
-        self._home.begin(self._read_runs(), "runs")
+        self._home.begin(self._read_runs, "runs")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read_profiles(self) -> None:
         """Reads the profiles, and puts the cursor on the wanted one."""
-        self._home.begin(self._read_profiles(), "profiles", exclusive=True)
+        self._home.begin(self._read_profiles, "profiles", exclusive=True)
 
     async def _read_profiles(self) -> None:
         is_first = self.entries is None
@@ -137,7 +137,7 @@ class HomeLists(Container):
 
     def _read_if_seen(self) -> None:
         if self._home.is_current:
-            self._home.begin(self._read_runs(), "runs")
+            self._home.begin(self._read_runs, "runs")
             # As with the runs, a slow file server is not asked again before it has answered.
             if not self._reading_profiles:
                 self.read_profiles()

@@ -52,7 +52,7 @@ class Relaunching:
     def with_launched(self, act: Callable[[ProfileEntry], None]) -> None:
         """Does something with the profile that the run was launched with; it has no file of its own."""
         if (past := self._past_run()) is not None:
-            self._screen.begin(self._read(past, act), "launched", exclusive=True)
+            self._screen.begin(partial(self._read, past, act), "launched", exclusive=True)
 
     async def _read(self, past: PastRun, act: Callable[[ProfileEntry], None]) -> None:
         try:

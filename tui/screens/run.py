@@ -6,8 +6,6 @@ terminal delays nothing else. If the connection breaks, the worker attaches agai
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -18,8 +16,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from engine.core.errors import SupervisorElsewhereError, UsageError
-from engine.core.metrics.bench import RECIPE
-from engine.core.views.view import RunView
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
@@ -28,11 +24,11 @@ from tui.screens.base import DeckScreen
 from tui.screens.relaunch import PastRun, Relaunching
 from tui.screens.run_acts import RunActs
 from tui.screens.run_logs import RunLogs
+from tui.screens.run_painter import RunPainter
 from tui.screens.run_panes import LOWER, RunPanes
 from tui.screens.run_ranks import RunRanks
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
-from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.headers import RunHeader
 from tui.widgets.key_bar import KeyBar
@@ -42,12 +38,6 @@ from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.text_pane import TextPane
-
-PAINT_HZ = 4
-"""For table and header: numbers that change faster can't be read."""
-
-LOG_HZ = 8
-CHART_HZ = 1
 
 FEW = 16
 """Ranks of one node for which the table is enough."""
@@ -71,7 +61,7 @@ class RunScreen(DeckScreen):
         self.link = RunLink(self.engine, run, self.model, self.link_changed)
         self.ranks = RunRanks(self, self.model)
         self.logs = RunLogs(self, self.link, self.model, lambda: self.ranks.rank)
-        self.panes = RunPanes(self, self.model, self.ranks, self.logs, self._paint_now)
+        self.panes = RunPanes(self, self.model, self.ranks, self.logs, lambda: self.painter.paint_all())
         again = Relaunching(self, self._past_run)
         self.acts = RunActs(
             self,
@@ -83,7 +73,7 @@ class RunScreen(DeckScreen):
         )
         self.add_parts(self.logs, self.panes, self.acts, again)
         self._leaves_app = leaves_app
-        self._painted: dict[str, object] = {}
+        self.painter = RunPainter(self, self.link, self.model, (self.ranks, self.logs, self.panes, self.acts))
 
     def compose(self) -> ComposeResult:
         """Header, ranks, and below them the log or another pane; beside it, why the run failed."""
@@ -113,11 +103,7 @@ class RunScreen(DeckScreen):
         self.panes.pane = self.deck.look.pane
         self.query_one(RunCharts).show_panels(self.deck.look.charts)
         self.panes.arrange()
-        slow = self.deck.slow
-        self.set_interval(1.0 if slow else 1 / PAINT_HZ, self._paint, name="paint")
-        self.set_interval(1.0 if slow else 1 / LOG_HZ, self._poll_log, name="poll")
-        self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
-        self.set_interval(2.0 if slow else 1 / CHART_HZ, self._poll_results, name="poll results")
+        self.painter.start()
         self._watch()
 
     @on(RankTable.LookChanged)
@@ -140,7 +126,7 @@ class RunScreen(DeckScreen):
             await self.link.keep()
         except (UsageError, SupervisorElsewhereError) as error:
             if self.model.snapshots or not self.is_current:
-                self._show_banner(error.message)
+                self.painter.show_banner(error.message)
             elif self._leaves_app:
                 self.deck.leave(str(error))
             else:
@@ -149,112 +135,9 @@ class RunScreen(DeckScreen):
 
     def link_changed(self, problem: str) -> None:
         """Shows what is wrong with the connection, or nothing. The first message of a run is painted at once."""
-        self._show_banner(problem)
+        self.painter.show_banner(problem)
         if self.model.revision == 1:
-            self._paint()
-
-    def _show_banner(self, text: str) -> None:
-        if self._painted.get("banner", "") != text:
-            self._painted["banner"] = text
-            banner = self.query_one("#banner", Static)
-            banner.update(plain_line(text))
-            banner.display = bool(text)
-
-    # --- painting -----------------------------------------------------------------------------------------------------
-
-    def _paint(self) -> None:
-        """Paints what changed. A screen that is covered by another one paints nothing."""
-        model = self.model
-        if not self.is_seen or model.run is None:
-            return
-        now = time.time()
-        self.acts.update_question()
-        self.query_one(RunHeader).show(model.header(now, self._title))
-        self._paint_table(now)
-        if self._changed("failure", (model.run.failure, model.run.restart, model.run.stall)):
-            self._show_failure()
-        if self._changed("world", model.world_size):
-            self.query_one(RankTable).styles.height = model.world_size + 3
-        if self._changed("attempt", model.run.attempt):
-            self.logs.show()
-        if self._changed("measures", self._measures) and self._measures and self.panes.pane == "log":
-            self.panes.pane = "bench"  # the log says no more than its table
-            self.panes.arrange()
-            self._poll_results()
-        if self._changed("valid", (model.run.restart_kind, model.run.state, model.run.activity)):
-            self.refresh_bindings()
-        events = self.query_one("#events", TextPane)
-        if events.display and self._changed("events", (model.snapshots, model.newest_event)):
-            events.show_text(partial(events_text, list(model.events), units=self.deck.units))
-
-    @property
-    def _title(self) -> str:
-        """The name of the profile; if it has several runs, the run's id."""
-        name = self.model.run.name if self.model.run is not None else ""
-        several = sum(run.name == name for run in self.deck.known_runs) > 1
-        return self.run_id if several else name
-
-    def _paint_table(self, now: float) -> None:
-        # Ages move by themselves; once a second is enough for them.
-        if self.ranks.shown.display and self._changed("table", (self.model.revision, int(now), self.ranks.by_node)):
-            self.ranks.paint(now)
-
-    def _paint_now(self) -> None:
-        self._paint()
-        self._paint_chart()
-        self._poll_results()
-
-    def _paint_chart(self) -> None:
-        charts = self.query_one(RunCharts)
-        if (
-            self.is_seen
-            and charts.display
-            and self._changed("chart", (self.model.points, self.model.snapshots, self.ranks.rank))
-        ):
-            charts.show_run(self.model, self.ranks.rank)
-
-    def _changed(self, what: str, value: object) -> bool:
-        if self._painted.get(what, self) == value:
-            return False
-        self._painted[what] = value
-        return True
-
-    def _poll_log(self) -> None:
-        log = self.logs.view
-        if self.is_seen and log.display:
-            log.poll()
-
-    @property
-    def _measures(self) -> bool:
-        """Whether this run measures collectives."""
-        return self.model.run is not None and self.model.run.program == RECIPE
-
-    @work(exclusive=True, group="results", exit_on_error=False)
-    async def _poll_results(self) -> None:
-        pane, client, revision = self.query_one(BenchPane), self.link.client, self.model.revision
-        if self.is_seen and pane.display and client is not None and self._painted.get("results") != revision:
-            pane.show_results(await off_loop(client.results, self.model.attempt))
-            self._painted["results"] = revision
-
-    def _show_failure(self) -> None:
-        """Shows or hides the explanation; a new root cause moves the cursor to its rank once."""
-        run = self.model.run
-        assert run is not None
-        if run.failure is not None or run.stall is not None:
-            why = self.query_one("#why", TextPane)
-            why.show_text(
-                partial(why_text, run, ascii=self.deck.ascii, keymap=self.deck.keymap, units=self.deck.units),
-                title="Why" if run.failure else "Stalled",
-            )
-        if run.failure is not None:
-            self._go_to_cause(run, run.failure.rank)
-        elif run.stall is not None and run.stall.late:
-            self._go_to_cause(run, run.stall.late[0])
-        self.panes.arrange()
-
-    def _go_to_cause(self, run: RunView, rank: int | None) -> None:
-        if self._changed("cause", (run.attempt, run.generation, rank)) and rank is not None and self.panes.zoom is None:
-            self.ranks.move_cursor(rank)
+            self.painter.paint()
 
     @on(CursorMoved)
     def _rank_highlighted(self) -> None:
@@ -278,7 +161,7 @@ class RunScreen(DeckScreen):
             case "by_node":
                 return run is not None and (len(run.nodes) > 1 or run.world_size > FEW)
             case "pane" if parameters == ("bench",):
-                return self._measures
+                return self.painter.measures
             case "attempt":
                 return run is not None and run.attempt > 0
             case "next_curves":

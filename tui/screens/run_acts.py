@@ -211,7 +211,7 @@ class RunActs:
             if change := _changed(asked, now, act, make(now)):
                 self._screen.say(f"{change} in the meantime; nothing was changed", error=True)
             else:
-                self._screen.begin(self._request(make(now)), "request")
+                self._screen.begin(partial(self._request, make(now)), "request")
 
         self._asking = _Asking(act.screen(), asked, act, make)
         self._screen.app.push_screen(self._asking.screen, answered)

@@ -114,7 +114,7 @@ class RunLogs:
             if name:
                 path = Path(name).expanduser().absolute()
                 write = partial(save_text, path, selected) if selected else partial(save_lines, path, copied, head)
-                self._screen.begin(write_file(self._screen, path, write, "line"), "save")
+                self._screen.begin(partial(write_file, self._screen, path, write, "line"), "save")
 
         name = f"{self._link.run}.log"
         self._screen.app.push_screen(AskScreen("Save the log as", name, detail), answered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -151,7 +152,7 @@ class RunPanes:
             if (svg := chart_svg(series, metric, begin)) is None:
                 self._screen.say(f"there are no values of {plain_line(metric)} yet", error=True)
             else:
-                writing = write_file(self._screen, path, lambda: save_text(path, svg) and 1, "chart")
+                writing = partial(write_file, self._screen, path, lambda: save_text(path, svg) and 1, "chart")
                 self._screen.begin(writing, "save")
 
         name = f"{run.run}-{_NO_NAME.sub('_', metric)}.svg"

@@ -13,8 +13,8 @@ from textual.binding import BindingType
 from textual.content import Content
 
 from engine.core.errors import RankdeckError
+from engine.core.numbers import TIME, clock
 from tui.keys import bindings
-from tui.numbers import clock
 from tui.screens.base import DeckScreen
 from tui.text.cells import cut_run, plain_line
 from tui.text.lines import error_text, wrapped
@@ -66,7 +66,7 @@ class StacksScreen(DeckScreen):
             if not self._taken:
                 self._show(partial(error_text, error))
         else:
-            self._taken = f", taken at {clock(time.time(), '%H:%M:%S', self.deck.units)}"
+            self._taken = f", taken at {clock(time.time(), TIME, self.deck.units)}"
             self._show(partial(stacks_text, lines))
         finally:
             self._set_waiting(False)

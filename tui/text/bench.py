@@ -10,8 +10,8 @@ from typing import Literal
 from textual.content import Content
 
 from engine.core.metrics.bench import Result, moved_words, rate_words, time_words
+from engine.core.numbers import number
 from tui.data.curves import Curve, Curves
-from tui.numbers import number
 from tui.text.marks import MUTED
 
 Measure = Literal["latency", "busbw", "algbw"]

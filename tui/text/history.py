@@ -8,10 +8,9 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
+from engine.core.numbers import DAY_AND_TIME, age, clock, duration_words, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
-from engine.core.words import duration_words, size_words
-from tui.numbers import age, clock, precise
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
@@ -142,7 +141,7 @@ def history_details(
     run = entry.summary
     mark = RUN_MARKS[run.state]
     steps = "" if run.step is None else f", step {run.step}" + (f"/{run.steps}" if run.steps else "")
-    when = clock(run.launched_at, "%Y-%m-%d %H:%M", units)
+    when = clock(run.launched_at, DAY_AND_TIME, units)
     lines: list[Content | str] = [
         Content.assemble(
             (f"{mark.sign(ascii=ascii)} {run.state}", mark.style),

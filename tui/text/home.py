@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import ProfileEntry
+from engine.core.numbers import age, duration, number
 from engine.core.plan.profile import Profile
 from engine.core.plan.secrets import shown_shell
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
-from tui.numbers import age, duration, number
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled, wrapped
 from tui.text.marks import MUTED, RUN_MARKS, shown

@@ -11,8 +11,8 @@ import plotext
 from rich.style import Style
 
 from engine.core.metrics.series import Series
+from engine.core.numbers import duration, number
 from tui.data.curves import Curve, Curves, Look, curves
-from tui.numbers import duration, number
 from tui.text.cells import Span, segments_line
 from tui.text.marks import signs
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from engine.core.metrics.process_use import ProcessUse
-from engine.core.settings import DEFAULT_UNITS, HidableColumn, Units
+from engine.core.numbers import NOTHING, age, memory, number, percent
+from engine.core.settings import DEFAULT_UNITS, HidableColumn, Look, Units
 from engine.core.views.view import RankView
-from tui.data.spark import Scale, Source, spark_values
-from tui.numbers import NOTHING, age, memory, number, percent
+from tui.data.rank_order import COLUMNS, Column
+from tui.data.spark import WINDOWS, Scale, Source, scale_of, spark_values
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CURSOR, signs
 from tui.text.sparkline import sparkline
@@ -35,6 +36,15 @@ class Sparks(NamedTuple):
     since: float | None = None
     throughput: Scale | None = None
     loss: Scale | None = None
+
+
+def sparks_of(rows: Sequence[RankRow], look: Look, now: int) -> Sparks:
+    """One scale for all ranks, so that they can be compared, or each its own."""
+    seconds = dict(WINDOWS)[look.curves]
+    since = None if seconds is None else now - seconds
+    if look.own_scale:
+        return Sparks(since)
+    return Sparks(since, scale_of((row.throughput for row in rows), since), scale_of((row.loss for row in rows), since))
 
 
 class Columns(NamedTuple):
@@ -115,6 +125,48 @@ class Columns(NamedTuple):
         numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory, self.cpu, self.rss, self.io)
         fields = (self.node, self.local, self.state, *numbers, self.seen)
         return CURSOR + self.rank + sum(width + 1 for width in fields if width) + sparks
+
+
+class Fit:
+    """The columns of a table and the unit of its throughput. Columns do not come and go with a restart."""
+
+    def __init__(self) -> None:
+        self.columns = Columns.fitted(80, world_size=1, node=4)
+        self.unit = ""
+        self._has_gpus = self._has_usage = False
+        """Whether use of a GPU, or what processes use, was ever known."""
+
+    def take(self, views: Iterable[RankView], width: int, hidden: Collection[HidableColumn]) -> bool:
+        """Fits the columns to rows and a width. True if they changed."""
+        views = list(views)
+        nodes = {view.node for view in views}
+        self._has_gpus = self._has_gpus or any(view.gpu is not None for view in views)
+        self._has_usage = self._has_usage or any(view.process is not None for view in views)
+        before = self.columns, self.unit
+        self.columns = Columns.fitted(
+            width,
+            world_size=len(views),
+            node=max(map(len, nodes)) if len(nodes) > 1 else 0,
+            gpus=self._has_gpus,
+            usage=self._has_usage,
+            hidden=hidden,
+        )
+        self.unit = next((f"{'~' if view.is_derived else ''}{view.unit}" for view in views if view.unit), "")
+        return (self.columns, self.unit) != before
+
+    @property
+    def sortable(self) -> list[Column]:
+        """The columns that are shown and can be sorted by."""
+        shown = {name for name, _ in headings(self.columns, self.unit, ascii=False)}
+        return [column for column in COLUMNS if column in shown]
+
+    def column_at(self, x: int) -> Column | None:
+        """The column whose heading has a cell; None: there is none that can be sorted by."""
+        for name, text in headings(self.columns, self.unit, ascii=False):
+            x -= cell_len(text)
+            if x < 0:
+                return next((column for column in COLUMNS if column == name), None)
+        return None
 
 
 def row_parts(

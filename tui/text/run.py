@@ -8,13 +8,13 @@ from types import MappingProxyType
 from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
+from engine.core.numbers import NOTHING, TIME, age, clock, duration, number, precise
 from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.view import EventLine, RunView, StallView
 from engine.core.words import count, rank_ranges, rank_words
 from tui.data.model import Header
 from tui.keys import first_key
-from tui.numbers import NOTHING, age, clock, duration, number, precise
 from tui.text.cells import clean, cut_run, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, RUN_MARKS, bar, shown
@@ -185,7 +185,7 @@ def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str], units: 
         lines += sentence(one, width)
     if not lines:
         lines.append(Content.styled("asking the ranks what they do", MUTED))
-    since = clock(stall.since, "%H:%M:%S", units)
+    since = clock(stall.since, TIME, units)
     lines += ["", *sentence(f"no steps since {since}: {rank_ranges(stall.ranks)}", width, MUTED)]
     keys = (
         *([("run.editor", "open the script where ranks hang")] if stall.place else []),
@@ -203,7 +203,7 @@ def events_text(events: Iterable[EventLine], width: int, units: Units = DEFAULT_
     """The events of a run, oldest first."""
     lines: list[Content | str] = []
     for event in events:
-        at = clock(event.at, "%H:%M:%S", units)
+        at = clock(event.at, TIME, units)
         lines += labelled(at, plain_line(event.text), width, style=EVENT_STYLES.get(event.level, ""))
     return Content("\n").join(lines) if lines else Content("Nothing has happened yet.")
 

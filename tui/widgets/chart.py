@@ -18,8 +18,8 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
 from engine.core.metrics.series import Series
+from engine.core.numbers import number
 from tui.data.curves import Look
-from tui.numbers import number
 from tui.text.cells import plain_line
 from tui.text.plot import AXIS, Picture, Request, picture
 

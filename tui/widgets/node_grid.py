@@ -19,10 +19,10 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from engine.core.numbers import NOTHING, age, memory, number, percent
 from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
-from tui.numbers import NOTHING, age, memory, number, percent
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import signs, to_ascii
 from tui.text.node_cells import GAP, MEASURES, Boxes, Cell, Measure, Part, cells_of

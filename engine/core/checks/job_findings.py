@@ -6,9 +6,10 @@ from msgspec.structs import replace
 
 from engine.core.checks.findings import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.checks.node_findings import worst
+from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
-from engine.core.words import count, import_words, preload_words, size_words
+from engine.core.words import count, import_words, preload_words
 
 LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
 LOW_FILES, NO_FILES = 1000, 50

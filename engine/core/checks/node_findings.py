@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from engine.core.checks.findings import Finding, Login, Machine, State, fail, ok, skip, warn
 from engine.core.checks.room import room_for_ranks
+from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
-from engine.core.words import count, size_words
+from engine.core.words import count
 
 SKEW_TO_WARN = 1.0
 """Seconds. If clocks differ by more, the logs of several nodes can't be put in order."""

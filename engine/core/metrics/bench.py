@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.core.words import size_words
+from engine.core.numbers import size_words
 
 RECIPE = "allreduce"
 """The built-in script that reports results."""

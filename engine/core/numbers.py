@@ -1,11 +1,27 @@
-"""Numbers as text of constant width: measured values, durations, times, bytes. Pure."""
+"""Numbers, times and sizes as text, for commands, sentences and the app. Pure."""
 
 from __future__ import annotations
 
 import math
 import time
+from typing import Protocol
 
-from engine.core.settings import DEFAULT_UNITS, Units
+
+class HasUnits(Protocol):
+    """How a user wants values written: see `engine.core.settings.Units`."""
+
+    @property
+    def memory(self) -> str:
+        """`GiB`, powers of 1024, or `GB`, powers of 1000."""
+
+    @property
+    def time(self) -> str:
+        """`local` or `UTC`."""
+
+
+DAY_AND_TIME = "%Y-%m-%d %H:%M"
+TIME = "%H:%M:%S"
+"""Forms of `clock`."""
 
 NOTHING = "–"  # noqa: RUF001  not a hyphen
 """Shown where there is no value."""
@@ -89,20 +105,42 @@ def percent(value: int | None) -> str:
     return NOTHING if value is None else f"{value}%"
 
 
-def clock(at: float, form: str, units: Units = DEFAULT_UNITS) -> str:
+def clock(at: float, form: str = f"{DAY_AND_TIME}:%S", units: HasUnits | None = None) -> str:
     """A time in seconds since the epoch as `strftime` writes it; UTC is named."""
-    if units.time == "local":
+    if units is None or units.time == "local":
         return time.strftime(form, time.localtime(at))
     return time.strftime(f"{form}Z", time.gmtime(at))
 
 
-def memory(count: int | None, units: Units = DEFAULT_UNITS) -> str:
+def memory(count: int | None, units: HasUnits | None = None) -> str:
     """A number of bytes in at most five cells: `512 M`, `1.2 G`, `61 G`."""
     if count is None:
         return NOTHING
-    base = 1024 if units.memory == "GiB" else 1000
+    base = 1024 if units is None or units.memory == "GiB" else 1000
     amount, letters = count / base**2, iter("MGTP")
     letter = next(letters)
     while amount >= 999.5:
         amount, letter = amount / base, next(letters)
     return f"{amount:.{1 if amount < 9.95 else 0}f} {letter}"
+
+
+def size_words(size: int) -> str:
+    """Bytes in at most eight characters, below 1,000 TiB: `4 B`, `64 KiB`, `1.5 MiB`."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
+    return f"{size} B"
+
+
+def duration_words(seconds: float) -> str:
+    """A time in at most seven characters, below 1,000 days: `0.4 s`, `42 s`, `3:07`, `2:03:10`, `4 d 3 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    if whole < 86_400:
+        return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return f"{whole // 86_400} d {whole // 3600 % 24} h"
