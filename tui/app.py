@@ -401,7 +401,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         from tui.screens.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen())
+            own = self.focused._bindings.key_to_bindings.values() if self.focused is not None else ()
+            places = {(key.id or "").partition(".")[0] for keys in own for key in keys} - {"list"}
+            self.push_screen(HelpScreen(places))
 
     def action_command_palette(self) -> None:
         """Opens the palette."""

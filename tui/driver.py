@@ -15,6 +15,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 from textual.drivers import linux_driver
 
@@ -64,6 +65,12 @@ class RankdeckDriver(linux_driver.LinuxDriver):
     """
 
     _asked_at = 0.0
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        # Without a handler the process ends at once, and leaves the terminal with the mouse on, in the other screen.
+        ending = partial(self._app.exit, return_code=128 + signal.SIGTERM)
+        self._loop.add_signal_handler(signal.SIGTERM, ending)
 
     def run_input_thread(self) -> None:
         """Reads the terminal."""

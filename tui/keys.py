@@ -102,6 +102,10 @@ FOOTER_FIRST: dict[str, tuple[str, ...]] = {
         "ranks.log", "run.search", "run.why", "run.restart", "run.by_node", "run.stacks", "run.log", "run.stop", "run.bench", "run.curves", "run.kill",
         "run.chart", "run.events",
     ),
+    "chart": (
+        "chart.next", "chart.choose", "chart.smooth", "chart.log", "chart.zoom", "chart.panels", "chart.time", "chart.save", "run.why", "run.restart",
+    ),
+    "nodes": ("ranks.log", "nodes.measure", "run.by_node", "run.why", "run.restart"),
     "log": (
         "run.search", "run.filter_log", "run.next", "log.errors", "run.why", "run.restart", "run.all", "run.follow", "log.fold", "log.levels",
     ),

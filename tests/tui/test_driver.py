@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.drivers import linux_driver
 
-from tests.support import PATIENCE
+from tests.support import PATIENCE, wait_until
 from tests.tui.hostile import CORPUS
 from tests.tui.terminal import Terminal
 from tui.driver import InputDecoder
@@ -107,6 +107,14 @@ def test_a_suspension_may_come_while_the_screen_is_painted(terminal):
         terminal.output = b""
         terminal.child.kill(signal.SIGCONT)
         terminal.wait(lambda: b"\x1b[?1006h" in terminal.output, "the request for the SGR form")
+
+
+def test_sigterm_restores_the_terminal_and_its_status_is_that_of_the_signal(terminal):
+    terminal.child.kill(signal.SIGTERM)
+    for mode in (b"\x1b[?1006l", b"\x1b[?1049l"):
+        terminal.wait(lambda mode=mode: mode in terminal.output, f"the end of {mode!r}")
+    wait_until(lambda: not terminal.child.isalive(), what="the end of the app")
+    assert terminal.child.exitstatus == 128 + signal.SIGTERM
 
 
 def test_the_whole_screen_is_painted_again_after_a_suspension(terminal):

@@ -192,3 +192,22 @@ async def test_the_help_screen_opens_from_anywhere_searches_and_closes(tmp_path:
         await until_seen(pilot, "Everywhere")
         await pilot.press("q")
         await until_seen(pilot, "Plan: quickstart")
+
+
+async def test_keys_of_the_focused_pane_come_first_in_bar_help_and_palette(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.add_run("quickstart-7f3a")
+    app = RankdeckApp(engine, open_run="quickstart-7f3a")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("2")
+        await until_seen(pilot, "m metrics  p choose metric  u smooth  y log scale")
+        await pilot.press("colon", *"smooth")
+        await until_seen(pilot, "smooth (u)")
+        await pilot.press("escape", "question_mark")
+        text = await until_seen(pilot, "A run: in the chart", "Draw the next metrics")
+        assert "Everywhere" not in text.split("A run: in the chart", maxsplit=1)[0]
+        await pilot.press("escape", "3")
+        await until_seen(pilot, "/ search  & filter")
+        await pilot.press("colon", *"fold")
+        await until_seen(pilot, "fold (z)")

@@ -654,6 +654,17 @@ async def test_enter_gives_the_log_the_screen_and_esc_takes_it_back(app: Rankdec
         await until(pilot, lambda: app.screen.query_one(RankTable).has_focus, "the table")
 
 
+async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_log(
+    engine: FakeEngine, run: FakeRun, app: RankdeckApp
+):
+    run.write(0, "hello from rank 0\n")
+    engine.attach_errors = [SupervisorError("not yet")]
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "not yet")
+        await pilot.press("enter")
+        await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
+
+
 async def test_the_log_of_all_ranks_and_of_one_stream(app: RankdeckApp, run: FakeRun):
     for rank in range(4):
         run.write(rank, f"out of {rank}\n")

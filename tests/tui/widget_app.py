@@ -77,4 +77,6 @@ class WidgetApp(App[None]):
 
 
 if __name__ == "__main__":
-    WidgetApp(Path(sys.argv[1])).run()
+    app = WidgetApp(Path(sys.argv[1]))
+    app.run()
+    sys.exit(app.return_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import ClassVar
 
@@ -23,6 +24,13 @@ class HelpScreen(DeckScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("help")]
     AUTO_FOCUS = "#help"
 
+    def __init__(self, here: Collection[str] = ()) -> None:
+        """Args:
+        here: places of the table of keys that the user comes from; their keys come first.
+        """
+        super().__init__()
+        self._here = here
+
     def compose(self) -> ComposeResult:
         yield TextPane(id="help", ascii=self.deck.ascii)
         search = Input(id="query", compact=True, placeholder="search for a key, an action or a term")
@@ -36,7 +44,8 @@ class HelpScreen(DeckScreen):
 
     def _show(self, query: str) -> None:
         pane = self.query_one("#help", TextPane)
-        pane.show_text(partial(help_text, query, ascii=self.deck.ascii, keymap=self.deck.keymap), title="Help")
+        text = partial(help_text, query, ascii=self.deck.ascii, keymap=self.deck.keymap, here=self._here)
+        pane.show_text(text, title="Help")
         pane.scroll_home(animate=False)
 
     def action_search(self) -> None:

@@ -85,9 +85,9 @@ class RunPainter:
         self._acts.update_question()
         several = sum(one.name == run.name for one in screen.deck.known_runs) > 1
         screen.query_one(RunHeader).show(model.header(now, self._link.run if several else run.name))
-        # Ages move by themselves; once a second is enough for them.
+        # Ages move by themselves; once a second is enough for them. Ranks without a cursor have none for the log either.
         seen = model.revision, int(now), self._ranks.by_node
-        if self._ranks.shown.display and self._changed("table", seen):
+        if (self._ranks.shown.display or self._ranks.rank is None) and self._changed("table", seen):
             self._ranks.paint(now)
         if self._changed("failure", (run.failure, run.restart, run.stall)):
             self._show_failure(run)

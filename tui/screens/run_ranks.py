@@ -81,7 +81,7 @@ class RunRanks:
     def paint(self, now: float) -> None:
         """Shows what is known of the ranks. `now`: seconds since the epoch."""
         model, ranks = self._model, self.shown
-        if not ranks.display or model.run is None:
+        if model.run is None:
             return
         if isinstance(ranks, RankTable):
             ranks.set_rows([RankRow(*row) for row in model.rows()], now)

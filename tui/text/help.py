@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -49,15 +49,23 @@ class _Row(NamedTuple):
     label: str = ""
 
 
-def help_text(query: str, width: int, *, ascii: bool, keymap: Mapping[str, str] = MappingProxyType({})) -> Content:
+def help_text(
+    query: str,
+    width: int,
+    *,
+    ascii: bool,
+    keymap: Mapping[str, str] = MappingProxyType({}),
+    here: Collection[str] = (),
+) -> Content:
     """Args:
     query: only lines that contain it; empty: all.
     width: cells of a line.
     ascii: shows the signs that are drawn with ASCII characters.
     keymap: keys that the user has changed, by id.
+    here: places of the table of keys that the user is at; their keys come first.
     """
     lines: list[Content | str] = []
-    for title, rows in _sections(keymap, ascii=ascii):
+    for title, rows in _sections(keymap, here, ascii=ascii):
         found = [row for row in rows if query.lower() in f"{title} {row.left} {row.right} {row.label}".lower()]
         if found:
             lines += ["", Content.styled(title, "bold underline")]
@@ -65,8 +73,8 @@ def help_text(query: str, width: int, *, ascii: bool, keymap: Mapping[str, str] 
     return shown(Content("\n").join(lines[1:]) if lines else Content(f"No match for {query!r}."), ascii=ascii)
 
 
-def _sections(keymap: Mapping[str, str], *, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:
-    for where, title in PLACES.items():
+def _sections(keymap: Mapping[str, str], here: Collection[str], *, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:
+    for where, title in sorted(PLACES.items(), key=lambda place: place[0] not in here):
         yield title, [_Row(key.shown, key.help, "bold $text-accent", key.label) for key in keys_of(where, keymap)]
     runs = [(RUN_MARKS[word], word, text) for word, text in RUN_WORDS.items()]
     results = [(CHECK_MARKS[state], state or "checking", text) for state, text in RESULT_WORDS.items()]
