@@ -33,6 +33,7 @@ class Story:
         backends: tuple[str, ...] = (),
         spare_nodes: int = 0,
         spare_names: tuple[str, ...] = (),
+        restart_when: str = "may_heal",
     ) -> None:
         first = ev.RunLaunched(
             at=0.0,
@@ -41,6 +42,7 @@ class Story:
             nodes=nodes,
             on_failure=on_failure,
             max_restarts=restarts,
+            restart_when=restart_when,
             start_together="mpirun starts and ends all ranks together" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
             fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
@@ -98,6 +100,8 @@ class Story:
         setup_error: str = "",
         by: str = "",
         by_itself: bool = False,
+        no_retry: str = "",
+        place: str = "",
     ) -> Story:
         self.tell(
             ev.RankEnded(
@@ -110,6 +114,8 @@ class Story:
                 setup_error=setup_error,
                 by=by,
                 by_itself=by_itself,
+                no_retry=no_retry,
+                place=place,
                 generation=self.state.generation_of(rank),
             )
         )

@@ -95,6 +95,7 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         nodes=tuple((node.name, node.ranks) for node in plan.nodes),
         on_failure=plan.launch.on_failure,
         max_restarts=plan.launch.max_restarts,
+        restart_when=plan.launch.restart_when,
         start_together=plan.backend.start_together,
         backend=plan.backend.name,
         backend_note=plan.backend_note,

@@ -125,15 +125,32 @@ def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(ran
     assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(5)]
 
 
-def test_automatic_restarts_end_early_without_progress(rankdeck, write_script, write_profile):
-    script = write_script(
-        "stuck.py",
-        "import sys, rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\nsys.exit('step 6 is cursed')",
-    )
-    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 10}))
+@pytest.mark.parametrize(
+    ("last", "attempts", "why"),
+    [
+        (
+            "raise ValueError('step 6 is cursed')",
+            2,
+            "two attempts raised the same exception at the same place after step 5",
+        ),
+        ("import no_such_package", 1, "No module named 'no_such_package'"),
+    ],
+)
+def test_automatic_restarts_do_not_repeat_what_can_not_heal(
+    rankdeck, write_script, write_profile, last: str, attempts: int, why: str
+):
+    script = write_script("cursed.py", f"import rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\n{last}")
+    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 5}))
     status = rankdeck.wait_state(run, "failed")
-    assert status["attempt"] == 2
-    assert "no further than step 5" in status["doing"]
+    assert status["attempt"] + 1 == attempts
+    assert why in status["failure"]["no_restart"]
+    assert f"restart: no, because {status['failure']['no_restart']}" in status["doing"]
+
+
+def test_a_profile_can_insist_on_restarts(rankdeck, write_script, write_profile):
+    launch = {"on_failure": "restart", "max_restarts": 2, "restart_when": "always"}
+    run = rankdeck.launch(write_profile(write_script("cursed.py", "import no_such_package"), launch=launch))
+    assert rankdeck.wait_state(run, "failed")["attempt"] == 2
 
 
 def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, write_script, write_profile):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.core.run import actions as act
-from engine.core.run.failure_policy import FRUITLESS_LIMIT
 from engine.core.run.state import (
     Alive,
+    Ended,
     Holding,
     Pending,
     Stopping,
@@ -120,41 +120,50 @@ def test_a_restart_by_a_user_gives_automatic_restarts_back() -> None:
     assert (story.state.attempt, story.state.restarts) == (2, 0)
 
 
-def test_automatic_restarts_end_where_attempts_get_no_further() -> None:
-    story = Story(on_failure="restart", restarts=99).run().end(1, 1, after=50)
-    for _ in range(FRUITLESS_LIMIT):
-        story.end(0, -2).clear().open_store().spawn().end(1, 1, after=50)
-    story.end(0, -2).clear().close()
-    assert story.outcome() == ("failed", "rank 1: exit 1; 2 attempts in a row got no further than step 50")
+PLACE = "ValueError: bad at train.py:7"
 
 
-def test_progress_keeps_automatic_restarts_going() -> None:
-    story = Story(on_failure="restart", restarts=99).run()
-    for after in range(10, 60, 10):
-        story.end(1, 1, after=after).end(0, -2).clear().open_store().spawn()
-    assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (5, 0, 50)
+def test_the_same_exception_at_the_same_place_after_the_same_step_ends_automatic_restarts() -> None:
+    story = Story(on_failure="restart", restarts=5).run().end(1, 1, after=50, place=PLACE)
+    story.end(0, -2).clear().open_store().spawn().end(1, 1, after=50, place=PLACE).end(0, -2).clear().close()
+    why = "two attempts raised the same exception at the same place after step 50"
+    assert story.outcome() == ("failed", f"rank 1: exit 1; restart: no, because {why}")
+    assert isinstance(story.state.phase, Ended)
+    assert story.state.phase.outcome.no_restart == why
 
 
-def test_a_lost_rank_that_got_further_is_progress() -> None:
-    story = Story(on_failure="restart", restarts=99).run()
-    for after in range(10, 60, 10):
-        story.lose(1, after=after).end(0, -2).clear().open_store().spawn()
-    assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (5, 0, 50)
+@pytest.mark.parametrize(("place", "after"), [("KeyError: 3 at train.py:9", None), (PLACE, 4), ("", None)])
+def test_another_place_or_another_step_is_another_failure(place: str, after: int | None) -> None:
+    story = Story(on_failure="restart", restarts=5).run().end(1, 1, place=PLACE).end(0, -2).clear().open_store().spawn()
+    story.end(1, 1, after=after, place=place).end(0, -2).clear().open_store().spawn()
+    assert (story.state.attempt, story.state.restarts) == (2, 2)
 
 
-def test_a_lost_rank_of_which_no_step_is_known_is_not_counted_as_no_progress() -> None:
-    story = Story(on_failure="restart", restarts=99).run().end(1, 1, after=50)
-    for _ in range(FRUITLESS_LIMIT):
-        story.end(0, -2).clear().open_store().spawn().lose(1)
-    assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (3, 0, 50)
+def test_a_cause_that_does_not_heal_is_not_tried_again_unless_the_profile_insists() -> None:
+    story = (
+        Story(on_failure="restart", restarts=5)
+        .run()
+        .end(1, 1, no_retry="there is no module x")
+        .end(0, -2)
+        .clear()
+        .close()
+    )
+    assert story.outcome() == ("failed", "rank 1: exit 1; restart: no, because there is no module x")
+    story = Story(on_failure="restart", restarts=5, restart_when="always").run()
+    for attempt in (1, 2):
+        story.end(1, 1, no_retry="there is no module x", place=PLACE).end(0, -2).clear().open_store().spawn()
+        assert story.state.attempt == attempt
 
 
-def test_lost_ranks_that_get_no_further_end_automatic_restarts() -> None:
-    story = Story(on_failure="restart", restarts=99).run().end(1, 1, after=50)
-    for _ in range(FRUITLESS_LIMIT):
-        story.end(0, -2).clear().open_store().spawn().lose(1, after=50)
-    story.end(0, -2).clear().close()
-    assert story.outcome() == ("failed", "rank 1: lost; 2 attempts in a row got no further than step 50")
+def test_a_user_may_try_again_what_failed_twice() -> None:
+    story = Story(on_failure="restart", restarts=5).run().end(1, 1, place=PLACE).end(0, -2).clear().open_store().spawn()
+    story.end(1, 1, place=PLACE).end(0, -2).clear().close().restart().run().end(1, 1, place=PLACE)
+    assert (story.state.restarts, story.state.failed_at) == (1, (PLACE, None))
+
+
+def test_a_rank_that_blames_another_withholds_no_restart() -> None:
+    story = Story(on_failure="restart", restarts=5).run().end(1, 1, secondary=True, no_retry="x", place=PLACE)
+    assert story.state.restarts == 1
 
 
 def test_the_root_cause_is_the_first_failure_that_blames_nobody_else() -> None:

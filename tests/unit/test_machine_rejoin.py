@@ -10,7 +10,7 @@ import pytest
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
-from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED, FRUITLESS_LIMIT
+from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED
 from engine.core.run.rejoin import APART_LIMIT, MEETING_LIMIT, apart, patience, why_no_rejoin
 from engine.core.run.state import (
     Alive,
@@ -129,8 +129,8 @@ def test_ranks_that_die_together_count_as_one_restart() -> None:
 
 def test_a_replacement_that_dies_again_and_again_is_given_up() -> None:
     story = rejoining("restart", restarts=99).end(2, -9, after=5)
-    for _ in range(FRUITLESS_LIMIT):
-        story.spawn(2).end(2, 1, after=5)
+    for _ in range(2):
+        story.spawn(2).end(2, 1, after=5, place="ValueError at train.py:7")
     assert isinstance(story.state.phase, Stopping)
 
 

@@ -104,6 +104,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("env",): {"A": "1", "B_2": ""},
     ("metrics", "patterns"): [r"acc=(?P<acc>\S+)"],
     ("launch", "on_nan"): "stop",
+    ("launch", "restart_when"): "always",
     ("health", "stalled"): 20.0,
     ("health", "least"): 60.0,
     ("health", "slow"): 2.0,

@@ -78,6 +78,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What they did: a headline with `{who}`."""
     rank: int | None = None
     """The rank whose failure it only reports; None: its own."""
+    raised: str = ""
+    """The exception that ended it, one line: `ValueError: bad batch`; empty: none did."""
 
 
 _SIGNALS: dict[int, tuple[str, str]] = {
@@ -143,6 +145,14 @@ _FIXES: dict[int, str] = {
 _OWN_FAILURE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that the loss of another rank does not cause."""
 
+_FRAMES = re.compile(r'^  File "([^"\n]{1,500}", line \d{1,7})', re.MULTILINE)
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+"""Differs from process to process."""
+
+MAX_PLACE = 400
+"""Longest text for an exception and its place, in characters."""
+
 _CORRECT = "correct it where the traceback ends, then restart the run"
 _ANOTHER_FIRST = "another rank ended first: look for one that was killed, was lost, or raised another exception"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
@@ -177,6 +187,19 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
         return False
     # the message may have the cause, such as InfiniBand's error in nccl's
     return not any(find(one.message, context=text) for one in told.chain)
+
+
+def why_again(said: Explanation) -> tuple[str, str]:
+    """Why the same run would fail again, if that is certain, and where the exception was raised.
+
+    Returns:
+        A part of a sentence, empty if the cause may heal or is only likely; and a text that is the same for the same exception at the
+        same place, empty if no exception ended the rank.
+    """
+    why = said.detail.removesuffix(".") if not said.heals and said.confidence == "certain" else ""
+    frames = _FRAMES.findall(said.traceback)
+    is_raised = bool(frames and said.raised) and not said.waits
+    return why, limited(f"{_ADDRESS.sub('', said.raised)} at {frames[-1]}", MAX_PLACE) if is_raised else ""
 
 
 @lru_cache(maxsize=256)
@@ -331,6 +354,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
             traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False) or list(chain)),
             hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
             cause="exception" if is_exception else "exit", confidence="certain" if told.certain else "likely", rank=named,
+            raised=_one_line(detail) if is_exception else "",
         )  # fmt: skip
         if raised.message.startswith("KeyboardInterrupt"):
             return _interrupted(end, who, text)

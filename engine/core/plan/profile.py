@@ -151,6 +151,7 @@ class Launch(Section, frozen=True, kw_only=True):
     hold_for: float = 0.0
     on_nan: Literal["ignore", "hold", "stop"] = "ignore"
     max_restarts: int = 3
+    restart_when: Literal["may_heal", "always"] = "may_heal"
     on_disconnect: Literal["keep", "stop"] = "keep"
     lease: float = 600.0
     stop_ladder: tuple[tuple[str, float], ...] = (("SIGINT", 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))

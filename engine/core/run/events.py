@@ -58,6 +58,8 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     on_failure: str
     max_restarts: int
+    restart_when: str = "may_heal"
+    """`always`, or only if the cause `may_heal`: `launch.restart_when`."""
     start_together: str = ""
     """Why ranks can only start together, if the backend requires it."""
     backend: str = ""
@@ -220,7 +222,8 @@ class RankEnded(ProcessEvent, frozen=True, kw_only=True):
     `reason`: what the status can't express, for example why the rank could not be started. `secondary`: its last output blames
     another rank ("connection closed by peer"), so it is not the root cause while another failure is known. `by`: the user whose
     signal ended it. `setup_error`: why its process group could not be set up, if it ended before that. `by_itself`: it was ending
-    before its agent told it to stop.
+    before its agent told it to stop. `no_retry`: why the same run would fail again, if its cause is certain and does not heal.
+    `place`: where its exception was raised, the same text for the same place.
     """
 
     status: int
@@ -230,6 +233,8 @@ class RankEnded(ProcessEvent, frozen=True, kw_only=True):
     by: str = ""
     setup_error: str = ""
     by_itself: bool = False
+    no_retry: str = ""
+    place: str = ""
 
 
 class RankLost(ProcessEvent, frozen=True, kw_only=True):

@@ -10,10 +10,6 @@ from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
 from engine.core.run.state import root_cause, status_words
 
-FRUITLESS_LIMIT = 2
-"""Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
-them, the failure is not chance."""
-
 EXIT_TO_BE_REPLACED = 75
 """Exit status of a rank that can't leave a lost generation and asks for a new process. `rankdeck.elastic` uses the same number. A
 script may use it too, so the status alone is not enough: see `_wants_replacement`."""
@@ -93,6 +89,18 @@ def _follow_policy(state: st.RunState, rank: int, phase: st.Done | st.Gone, reas
             return stop(state, st.Outcome(word="failed", reason=reason), at, cause=reason)
 
 
+def _why_it_would_fail_again(state: st.RunState, phase: st.Done | st.Gone) -> str:
+    """Why the same run would fail again; empty if it may succeed, or nothing certain is known.
+
+    That is so if the root cause is certain and does not heal by itself, or if two attempts raised an exception at the same place after the same step.
+    """
+    if state.restart_when == "always" or not isinstance(phase, st.Done) or phase.secondary:
+        return ""
+    if not phase.no_retry and phase.place and state.failed_at == (phase.place, phase.step):
+        return f"two attempts raised the same exception at the same place {f'after step {phase.step}' if phase.step else 'before the first step'}"
+    return phase.no_retry
+
+
 def _restart_or_fail(state: st.RunState, rank: int, phase: st.Done | st.Gone, reason: str, at: float) -> Step:
     is_incomplete = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
     if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_uncounted(state):
@@ -100,18 +108,11 @@ def _restart_or_fail(state: st.RunState, rank: int, phase: st.Done | st.Gone, re
     if state.restarts >= state.max_restarts:
         outcome = st.Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts")
         return stop(state, outcome, at, cause=reason)
-    reached, fruitless = phase.step, state.fruitless
-    # How far a lost rank got may be unknown; a rank that failed would have reported a step.
-    if reached is not None or (state.best_step is not None and isinstance(phase, st.Done)):
-        fruitless = 0 if (reached or 0) > (state.best_step or 0) else fruitless + 1
-    best = max((step for step in (reached, state.best_step) if step is not None), default=None)
-    state = replace(state, best_step=best, fruitless=fruitless)
-    if fruitless >= FRUITLESS_LIMIT:
-        outcome = st.Outcome(
-            word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"
-        )
+    if why := _why_it_would_fail_again(state, phase):
+        outcome = st.Outcome(word="failed", reason=f"{reason}; restart: no, because {why}", no_restart=why)
         return stop(state, outcome, at, cause=reason)
-    state = replace(state, restarts=state.restarts + 1)
+    failed_at = (phase.place, phase.step) if isinstance(phase, st.Done) and phase.place else None
+    state = replace(state, restarts=state.restarts + 1, failed_at=failed_at)
     if not why_no_rejoin(state):
         return rejoin(state, at)
     restart = st.Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}")

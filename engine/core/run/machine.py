@@ -53,6 +53,7 @@ def launch(event: ev.RunLaunched) -> Step:
         name=event.name,
         on_failure=event.on_failure,
         max_restarts=event.max_restarts,
+        restart_when=event.restart_when,
         start_together=event.start_together,
         backend=event.backend,
         fallback=event.fallback,

@@ -295,7 +295,9 @@ def run_continued(state: st.RunState, event: ev.RunContinued) -> Step:
                 return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
             nodes = tuple(st.Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
             spare = {"spare_nodes": event.spare_nodes, "spare_names": event.spare_names}
-            return next_attempt(replace(state, phase=st.Opening(), nodes=nodes, restarts=0, **spare), event.at)
+            return next_attempt(
+                replace(state, phase=st.Opening(), nodes=nodes, restarts=0, failed_at=None, **spare), event.at
+            )
         case (
             st.Opening()
             | st.Starting()

@@ -106,6 +106,8 @@ def rank_ended(state: st.RunState, event: ev.RankEnded) -> Step:
         secondary=event.secondary,
         by=event.by,
         setup_error=event.setup_error,
+        no_retry=event.no_retry,
+        place=event.place,
     )
     return _take_end(
         replace(set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0

@@ -90,8 +90,8 @@ def restart_requested(state: st.RunState, event: ev.RestartRequested) -> Step:
         case st.Clearing() as phase:
             return replace(state, phase=replace(phase, then=then)), ()
         case st.Ended():
-            return next_attempt(replace(state, phase=st.Opening(), restarts=0), event.at)
-    state = replace(state, restarts=0)
+            return next_attempt(replace(state, phase=st.Opening(), restarts=0, failed_at=None), event.at)
+    state = replace(state, restarts=0, failed_at=None)
     is_rejoin = restart_kind(state, event.scope) == "rejoin"
     return rejoin(state, event.at) if is_rejoin else stop(state, then, event.at)
 

@@ -40,7 +40,7 @@ class Alive(Value, frozen=True, kw_only=True):
 
 class Done(Value, frozen=True, kw_only=True):
     """Its process ended. `asked`: it was told to stop. `order`: counts the ends in the order in which the supervisor noticed
-    them. `setup_error`: why its process group could not be set up, if it ended before that."""
+    them. `setup_error`: why its process group could not be set up, if it ended before that. `no_retry`, `place`: see `RankEnded`."""
 
     pid: int | None
     status: int
@@ -52,6 +52,8 @@ class Done(Value, frozen=True, kw_only=True):
     secondary: bool
     by: str = ""
     setup_error: str = ""
+    no_retry: str = ""
+    place: str = ""
 
 
 class Gone(Value, frozen=True, kw_only=True):
@@ -99,6 +101,8 @@ class Outcome(Value, frozen=True, kw_only=True):
     reason: str
     job_ended: bool = False
     """Whether the run ended because its job did."""
+    no_restart: str = ""
+    """Why no restart followed, although `launch.on_failure` asks for one: the same run would fail again."""
 
 
 class Restart(Value, frozen=True, kw_only=True):
@@ -185,8 +189,10 @@ class RunState(Value, frozen=True, kw_only=True):
     spare_names: tuple[str, ...] = ()
     """Of these nodes, those where dead ranks can rejoin."""
     restarts: int = 0
-    best_step: int | None = None
-    fruitless: int = 0
+    restart_when: str = "may_heal"
+    """`always`, or only if the cause `may_heal`: `launch.restart_when`."""
+    failed_at: tuple[str, int | None] | None = None
+    """Where the last attempt raised its exception, and the last step that it reported; None: it raised none, or a user has restarted the run."""
     free_rejoins: int = 0
     """Rejoins that did not count as restarts, since all ranks were last joined."""
     ends: int = 0

@@ -97,6 +97,8 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the known cause, or a word; see `Explanation.cause`."""
     followed: tuple[str, ...] = ()
     """Its consequences, one sentence for all ranks with the same one: raw."""
+    no_restart: str = ""
+    """Why no automatic restart followed, although the profile asks for one; empty: one did, or none was asked for."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,15 +18,18 @@ from engine.core.run.holding import hold_ends_at
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import (
     Alive,
+    Clearing,
     Done,
     Ended,
     Gone,
     Holding,
     Node,
+    Outcome,
     Pending,
     RankPhase,
     Running,
     RunState,
+    Stopping,
     rank_word,
     root_cause,
     run_word,
@@ -279,6 +282,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
         return None
     verdict = _cached_verdict(witnesses(state, tails), waits)
     assert verdict is not None
+    no_restart = _no_restart(state)
     rank = verdict.rank
     if rank is None or rank >= len(state.ranks):  # a rank's output may name any number
         rank = cause[0]
@@ -294,8 +298,18 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
         others=others,
         fix=verdict.fix,
         cause=verdict.cause,
-        followed=verdict.followed,
+        followed=(*((f"restart: no, because {no_restart}",) if no_restart else ()), *verdict.followed),
+        no_restart=no_restart,
     )
+
+
+def _no_restart(state: RunState) -> str:
+    """Why no automatic restart followed; see `Outcome`."""
+    match state.phase:
+        case Ended(outcome=outcome) | Stopping(then=Outcome() as outcome) | Clearing(then=Outcome() as outcome):
+            return outcome.no_restart
+        case _:
+            return ""
 
 
 UNKNOWN_END = "it ended for an unknown reason"

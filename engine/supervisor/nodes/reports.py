@@ -12,7 +12,7 @@ import msgspec
 from engine.core.checks.node_findings import limit_finding, login_finding
 from engine.core.checks.room import room_for_ranks
 from engine.core.errors import RankdeckError
-from engine.core.failures.diagnosis import explain, is_secondary
+from engine.core.failures.diagnosis import explain, is_secondary, why_again
 from engine.core.metrics.gpu_use import read_use
 from engine.core.metrics.process_use import process_use
 from engine.core.metrics.resources import values_of_gpu, values_of_process
@@ -312,25 +312,33 @@ class Reports:
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:
             self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
-        secondary, setup_error = self._explain(end, ended.status, numbers) if ended.status != 0 else (False, "")
-        return msgspec.structs.replace(
+        ended = msgspec.structs.replace(
             ended,
             step=self._ingest.last.step(rank, numbers),
-            secondary=secondary,
             by=self._run.kills.sender(rank, ended.status),
-            setup_error=setup_error,
         )
+        return self._explain(ended, end, numbers) if ended.status != 0 else ended
 
-    def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:
-        """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
+    def _explain(self, ended: ev.RankEnded, end: RankEnd, numbers: bytes) -> ev.RankEnded:
+        """Adds to the end of a failed rank whether it blames another one, why it could not set its process group up, and why it would fail again."""
+        status = ended.status
         try:
             tail = self._ingest.last.errors(end.rank)
             mpi_status = status if self._orders.has_mpirun else None
-            return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
+            no_retry = place = ""
+            if not (secondary := is_secondary(tail, mpi_status, status)) and self._run.state.on_failure == "restart":
+                no_retry, place = why_again(explain(end.rank, status, tail, end.reason, ended.by))
+            return msgspec.structs.replace(
+                ended,
+                secondary=secondary,
+                setup_error=self._why_not_formed(end, status, tail, numbers),
+                no_retry=visible(no_retry),
+                place=visible(place),
+            )
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)
-            return False, ""
+            return ended
 
     def _why_not_formed(self, end: RankEnd, status: int, tail: bytes, numbers: bytes) -> str:
         """Returns why a rank could not set its process group up, if another backend is left; empty if it ended for another reason."""
