@@ -116,6 +116,10 @@ _SIGNALS: dict[int, tuple[str, str]] = {
         "its terminal or session was closed",
         "start it detached, or in tmux, so that it outlives the terminal; restart the run to continue",
     ),
+    signal.SIGTRAP: (
+        "native code stopped at a trap: a failed assertion, or a breakpoint of a debugger",
+        "look for an assertion in its output; set PYTHONFAULTHANDLER=1 in [env]",
+    ),
     signal.SIGPIPE: ("who read its output has ended", "don't pipe its output into a program that ends first"),
     signal.SIGXCPU: ("it reached its CPU time limit", "increase `ulimit -t` on this node"),
     signal.SIGXFSZ: ("it wrote a file larger than allowed", "increase `ulimit -f` on this node"),
@@ -312,7 +316,10 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
 def _interrupted(end: Explanation, who: str, text: str) -> Explanation:
     """The explanation of Ctrl-C: where the process was, and whether it waited there for something."""
     chain = last_chain(text, fatal=True)
-    end = replace(end, headline=f"{who} was interrupted", confidence="certain", fix="")
+    detail, hint = _SIGNALS[signal.SIGINT]
+    end = replace(
+        end, headline=f"{who} was interrupted", detail=detail, hint=hint, fix="", cause="E2", confidence="certain"
+    )
     if chain and (known := find(_frames(chain), "place", context=text)):
         return _with(end, known, detail=known.detail)
     return end

@@ -197,7 +197,7 @@ def _ranks_of(words: str) -> list[int]:
 
 
 def _status(found: Found, launcher: str) -> int:
-    if "signal" not in found.words and (hydra := _HYDRA_SIGNAL.search(launcher)):
+    if not found.words.get("signal") and (hydra := _HYDRA_SIGNAL.search(launcher)):
         return -int(hydra["signal"])
     return found.status
 

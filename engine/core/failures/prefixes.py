@@ -14,6 +14,9 @@ from typing import NamedTuple
 MAX_ROUNDS = 4
 """Most tags one before the other, as of journald, a time, a node and a rank."""
 
+MOST_BEHIND = 160
+"""Characters behind a tag that show that it is one."""
+
 MOST_SAMPLED = 2000
 """Lines that decide which tags a text has."""
 
@@ -35,39 +38,23 @@ _COMMON = tuple(map(re.compile, (
     r"[\[(<{](?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})?[\])>}](?: ?[:|>])? ?",  # [rank1], (Rank 1):
     r"(?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})? ?[:|>] ?",  # rank1:, R1 |
     r" {0,4}(?P<label>\d{1,5}): ",  # srun --label
-    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d+\])?: ",  # journald, syslog
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?[ \t]{1,4}(?:\|[ \t])?",
+    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S{8,30}) [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d+\])?: ",  # journald, syslog
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?[ \t](?:\|[ \t])?",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?[ \t]",
+    r"\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?[ \t]{1,9}(?:[\w.-]{1,60}: )?(?:- )?",  # logging
     r"\[pod/(?P<name>[^\]\n]{1,120})\] ?",  # kubectl logs --prefix
     rf"\[{_NAME}(?P<more>[/: ][\w.-]{{1,60}})?\] ?",
     rf"{_NAME} {{0,12}}\| ?",  # compose
     rf"{_NAME}(?P<more>/\d{{1,5}}) ",  # torchx
     rf"{_NAME}: ",  # pdsh, clush
     rf"{_NAME}> ?",
+    rf"{_NAME}(?P<more> [a-z][\w-]{{0,40}}) ",  # stern
     rf"{_NAME}\t",  # parallel --tag
 )))  # fmt: skip
 """What may stand before most lines of a text."""
 
 _NO_NAMES = frozenset(
-    [
-        "wandb",
-        "srun",
-        "slurmstepd",
-        "error",
-        "warning",
-        "info",
-        "debug",
-        "critical",
-        "fatal",
-        "usage",
-        "file",
-        "raise",
-        "note",
-        "hint",
-        "traceback",
-        "during",
-        "the",
-    ]
+    "wandb srun slurmstepd error warning info debug critical fatal usage file raise note hint traceback during the".split()
 )
 _PYTHON = re.compile(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
 """Behind a tag, this shows that it is one."""
@@ -146,4 +133,8 @@ def _is_tag(tag: re.Pattern[str], sample: Sequence[str]) -> bool:
     named = Counter(one["name"].lower() for one, _ in found) if "name" in tag.groupindex else Counter()
     if any(name in _NO_NAMES for name in named) or 2 * len(named) > len(found) + 1:
         return False
-    return bool(tag.groupindex.keys() & {"rank", "label"}) or any(_PYTHON.match(rest) for _, rest in found)
+    if tag.groupindex.keys() & {"rank", "label"}:
+        return True
+    # another tag may stand behind one without a name, such as a time
+    shows = _PYTHON.match if "name" in tag.groupindex else _PYTHON.search
+    return any(shows(rest[:MOST_BEHIND]) for _, rest in found)

@@ -50,6 +50,8 @@ _OUTERMOST = frozenset(
 """Functions in which the traceback of an exception that nobody caught begins: of a script, of spawned ranks, of torchrun's `@record`."""
 _OF_HYDRA = "Error executing job with overrides"
 """Before a traceback from which hydra has removed its own frames."""
+_WRAPPED = re.compile(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
+"""`ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)`."""
 EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
 _NATIVE_FRAME = re.compile(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
 _NO_MESSAGE = re.compile(
@@ -181,6 +183,9 @@ def exception_line(raised: Traceback) -> str:
     """The first line of an exception's message that is not empty: `ValueError: bad batch`."""
     lines = raised.message.split("\n")
     named = [line.strip() for line in lines if line.strip()]
+    if wrapped := _WRAPPED.match(raised.message):  # Ray: the exception of the task stands at the end
+        inner = [line for line in named if re.match(rf"(?:\w+\.)*{wrapped['name']}\b", line)]
+        return inner[-1] if inner else f"{wrapped['name']}: {wrapped['rest']}"
     found = EXCEPTION.match(named[0]) if named else None
     if found and not (found["message"] or "").strip() and len(named) > 1:
         return f"{found['name']}: {named[1]}"

@@ -77,7 +77,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The rank at fault; None: unknown."""
     headline: str
     detail: str
-    hint: str
+    hint: str = msgspec.field(name="advice")
+    """The next step; `advice` in JSON."""
     fix: str
     traceback: str
     confidence: Confidence = "certain"
