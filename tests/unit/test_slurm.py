@@ -21,7 +21,7 @@ from engine.core.plan.profile_reading import parse_with_places
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
-from engine.supervisor.nodes import job_end
+from engine.supervisor.nodes import agents
 from tests.support import PATIENCE
 
 REACH = Reach(slurm_job="1234")
@@ -263,10 +263,12 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     (tmp_path / "squeue").write_text(SQUEUE)
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(job_end, "LONGEST", PATIENCE)
-    monkeypatch.setattr(job_end, "PAUSE", 0.01)
-    monkeypatch.setattr(job_end, "PATIENCE", 0.5)  # an answer that takes longer on a busy machine is asked for again
-    assert asyncio.run(job_end.why_ended("18")) == "Slurm's job 18 lost a node"
+    monkeypatch.setattr(agents, "SQUEUE_LONGEST", PATIENCE)
+    monkeypatch.setattr(agents, "SQUEUE_PAUSE", 0.01)
+    monkeypatch.setattr(
+        agents, "SQUEUE_PATIENCE", 0.5
+    )  # an answer that takes longer on a busy machine is asked for again
+    assert asyncio.run(agents.why_ended("18")) == "Slurm's job 18 lost a node"
 
 
 SCONTROL = """#!/bin/sh

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from engine.core.failures import ssh
 from engine.core.failures.ssh import Trouble
+from engine.core.plan.batch.job import end_words
+from engine.core.plan.batch.slurm import FORMAT, parse_queue
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.plan.profile import Transport
 from engine.core.run import events as ev
@@ -27,7 +29,6 @@ from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
-from engine.supervisor.nodes.job_end import why_ended
 from engine.supervisor.nodes.library import pack
 from engine.supervisor.nodes.link import FAN_OUT, Link
 from engine.supervisor.run import SupervisedRun
@@ -38,6 +39,16 @@ them: a link breaks there if a signal has stopped a process."""
 
 SHORTEST_HEARTBEAT = 2.0
 """A shorter one would treat a short pause of a process as its death."""
+
+SQUEUE_PATIENCE = 10.0
+"""Seconds for squeue to answer."""
+
+SQUEUE_LONGEST = 60.0
+"""Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
+just ended."""
+
+SQUEUE_PAUSE = 1.0
+"""Seconds between two questions."""
 
 
 class Remote(NamedTuple):
@@ -230,3 +241,37 @@ def make_link(
 
     preamble = setup_input(plan.reach.setup)
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)
+
+
+async def why_ended(job: str) -> str:
+    """Why a job is over, in words: `Slurm's job 12 has reached its time limit`."""
+    end = time.monotonic() + SQUEUE_LONGEST
+    while True:
+        said = await _squeue(job)
+        found = None if said is None else parse_queue(said).get(job)
+        is_told = said is not None and (found is None or found.state != "COMPLETING")
+        if is_told or time.monotonic() > end:
+            return end_words(job, found)
+        await asyncio.sleep(SQUEUE_PAUSE)
+
+
+async def _squeue(job: str) -> str | None:
+    """What squeue says of a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
+    words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}")
+    nothing = asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=nothing, stdout=asyncio.subprocess.PIPE, stderr=nothing
+        )
+    except OSError:
+        return ""
+    try:
+        async with asyncio.timeout(SQUEUE_PATIENCE):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return said.decode(errors="replace") if process.returncode == 0 else None

@@ -17,11 +17,10 @@ from engine.core.run.state import Holding, Running, Starting
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.nodes.agents import Agents
-from engine.supervisor.nodes.early_check import check_early
+from engine.supervisor.nodes.launch_questions import NoRouteError, check_early, find_routes, interface_environment
 from engine.supervisor.nodes.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.nodes.relay import Relay
-from engine.supervisor.nodes.routes import NoRouteError, find_routes, interface_environment
 from engine.supervisor.nodes.store_keys import StoreKeys
 from engine.supervisor.run import SupervisedRun
 
