@@ -104,8 +104,23 @@ def test_the_numbers_of_an_output_are_right_or_not_shown(case: dict[str, Any]) -
     assert bool(missing) == (case["id"] in UNREAD), missing
 
 
+@pytest.mark.parametrize("size", [40, 1 << 20])
+def test_how_much_is_read_at_once_changes_nothing(size: int) -> None:
+    differs = []
+    for case in CASES:
+        progress, reader = RankProgress(), MetricReader()
+        data = case["lines"].encode() + b"\n"
+        for at in range(0, len(data), size):
+            take_lines(0, progress, 1000.0, reader.feed(data[at : at + size]))
+        by_line, _ = end_of(case["lines"])
+        names = [name for name in (*FIELDS, "loss") if name != "aside"]
+        if str([getattr(progress, name) for name in names]) != str([getattr(by_line, name) for name in names]):
+            differs.append(case["id"])
+    assert differs == []
+
+
 def test_the_table_is_large_enough() -> None:
-    assert len({one["id"] for one in CASES}) == len(CASES) >= 420
+    assert len({one["id"] for one in CASES}) == len(CASES) >= 460
     assert len(set(NOTHING)) >= 20
     assert UNREAD.keys() <= {one["id"] for one in LABELLED}
 

@@ -96,7 +96,12 @@ def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
     for name, column in metrics:
         if column is None:
             return None
-        wanted |= _breaks(_BREAKS[name](column)) if name in _BREAKS else _extremes(column)
+        if name in _BREAKS:
+            # two lines before the end of an epoch tell how far one step is from the next
+            around = (-1, 0, 1) if name == STEP else (0, 1)
+            wanted |= {at + one for at in _BREAKS[name](column) for one in around if at + one >= 0}
+        else:
+            wanted |= _extremes(column)
     return wanted if metrics else None
 
 
@@ -152,11 +157,6 @@ def _extremes(values: list[float]) -> set[int]:
     finite = [number for number in values if math.isfinite(number)]
     odd = next((place for place, number in enumerate(values) if not math.isfinite(number)), 0)
     return {odd, *(values.index(pick(finite)) for pick in (min, max) if finite)}
-
-
-def _breaks(found: list[int]) -> set[int]:
-    """The lines before and after each place where the count of steps begins again, as it does with each epoch, or the epoch changes."""
-    return {place for at in found for place in (at, at + 1)}
 
 
 def _drops(values: list[float]) -> list[int]:

@@ -156,7 +156,8 @@ class _Reading(LineCounts):
                     self._add("known" if field.signed else "other", key, place, self._multiple(field))
             case "other":
                 if field.signed or self._looks_measured(field):
-                    self._add("other", key if field.signed else key.rpartition(" ")[2], place, self._multiple(field))
+                    is_whole_name = field.signed or key.lower().endswith("loss")
+                    self._add("other", key if is_whole_name else key.rpartition(" ")[2], place, self._multiple(field))
 
     def _is_doubtful(self, place: int) -> bool:
         """Whether the comma of a number separates thousands or decimals, which nothing else on the line decides."""

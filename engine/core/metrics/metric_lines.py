@@ -30,6 +30,9 @@ LEAST_NEW = 2
 MANY = 64
 """Lines of one chunk from which on metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
 
+_BRACKET = 120
+"""Bytes of the longest last bracket of a bar."""
+
 RATES = {"it": "it/s", "samples": "samples/s", "tokens": "tokens/s"}
 """Keys of the groups of a pattern that are rates."""
 
@@ -94,9 +97,11 @@ class MetricReader:
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             self._is_drawn_over = data[end - 1 : end] == b"\r"
-        if self._is_drawn_over and data.rstrip(b" ").endswith(b"]"):
-            data += b"\n"
-            end, self._is_drawn_over = len(data), False
+        if self._is_drawn_over:
+            last = (self._unfinished[-_BRACKET:] + data[-_BRACKET:]).rstrip(b" ").rpartition(b"[")[2]
+            if last.endswith(b"]") and b"/" in last:  # with a rate, not the `[97%]` of other bars
+                data += b"\n"
+                end, self._is_drawn_over = len(data), False
         if not end:
             self._keep(data)
             return []

@@ -127,6 +127,8 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         return "val_loss"
     if before[-2:] == ["cross", "entropy"] or before[-1:] == ["crossentropy"]:
         return "loss"
+    if before and before[-1] in W.other_losses:
+        return None
     joined = bare.rpartition(" ")[2]  # `aux_loss` is another loss, `Current loss` is not
     glued = before[-1:] if joined != "loss" and not joined.startswith("loss") else []
     return "part" if glued and glued[0] not in W.plain else "loss"
