@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.core.metrics.progress import RankProgress, take_record
+from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.progress import RankProgress, take_lines, take_record
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import step
@@ -43,3 +44,19 @@ def test_the_generation_that_a_rank_reports_in_a_rejoin_is_no_metric():
     assert take_record(0, progress, {"t": 4.0, "step": 7, "elastic": "joined", "generation": 1}) == []
     points = take_record(0, progress, {"t": 5.0, "step": 8, "generation": 3})
     assert [(point.key, point.value) for point in points] == [("generation", 3.0)]
+
+
+def test_the_loss_is_that_of_the_ranks_that_own_it_and_nan_is_said(tmp_path: Path):
+    with play_run(tmp_path) as runner:
+        state, plan = runner.run.state, runner.run.plan
+    first, last = (RankProgress() for _ in range(2)), (RankProgress() for _ in range(2))
+    progress = [*first, *last]
+    for rank, printed in enumerate(("-1.0", "-1.0", "2.5", "3.5")):
+        lines = MetricReader().feed(f"step 1 loss {printed}\nstep 2 loss {printed}\n".encode())
+        take_lines(rank, progress[rank], 1.0, lines)
+    run = run_view(state, plan, progress, {})
+    assert (run.loss, run.loss_ranks, run.loss_odd) == (3.0, (2, 3), "")
+    take_lines(3, progress[3], 2.0, MetricReader().feed(b"step 3 loss nan\n"))
+    run, views = run_view(state, plan, progress, {}), rank_views(state, plan, range(4), progress, {})
+    assert (run.loss, run.loss_odd) == (None, "nan")
+    assert [(view.loss, view.loss_odd) for view in views] == [(None, ""), (None, ""), (2.5, ""), (None, "nan")]
