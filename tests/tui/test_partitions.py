@@ -85,7 +85,7 @@ async def test_a_partition_is_chosen_by_what_is_free(tmp_path: Path, size: tuple
         await until_seen(pilot, "part of the name of a partition", "free: 2 of 4 nodes, 4 of 8 GPUs")
         await pilot.press(*"short", "enter")
         await until_seen(pilot, "nodes of the job", "short")
-        await until(pilot, lambda: app.screen.is_changed, "the form has changed")  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.form.is_changed, "the form has changed")  # type: ignore[attr-defined]
 
 
 async def test_where_there_is_no_slurm_the_form_says_so(tmp_path: Path) -> None:
