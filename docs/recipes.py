@@ -15,7 +15,7 @@ DOCUMENT = ROOT / "docs" / "recipes.md"
 BEGIN = "<!-- recipes: made by docs/recipes.py -->\n"
 END = "<!-- end of recipes -->\n"
 
-from engine.core.catalogue import Argument, RecipeInfo, Value  # noqa: E402
+from engine.core.arguments.argument import Argument, RecipeInfo, Value  # noqa: E402
 from engine.planning.profiles import read_profile  # noqa: E402
 from engine.planning.recipes import recipes, script_of  # noqa: E402
 

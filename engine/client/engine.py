@@ -19,7 +19,8 @@ from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
 from engine.client.starting import start_supervisor
-from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
+from engine.core.arguments.argument import Argument, RecipeInfo
+from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
 from engine.core.plan.batch.slurm import Partition
@@ -32,7 +33,7 @@ from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
 from engine.planning import profile_paths, profiles, recipes
 from engine.planning.batch import slurm
-from engine.planning.script_arguments import arguments_of
+from engine.planning.programs import arguments_of
 from engine.planning.training_python import is_of_folder
 from engine.runs import settings
 from engine.runs.listing import find_run

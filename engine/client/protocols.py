@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
+from engine.core.arguments.argument import Argument, RecipeInfo
+from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import SeriesDump

@@ -15,16 +15,15 @@ from engine.client.engine import LocalEngine
 from engine.commands.arguments import COLD, DETACH, JSON, SET, ProfileName, RecipeName
 from engine.commands.launching import follow_launch
 from engine.commands.output import print_line
-from engine.core.catalogue import Argument
+from engine.core.arguments.argument import Argument
+from engine.core.arguments.recipe import help_asked_for
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
-from engine.planning.programs import Wanted, make_profile
-from engine.planning.recipe_arguments import help_asked_for
+from engine.planning.programs import Wanted, arguments_of, make_profile
 from engine.planning.recipes import names, recipe
-from engine.planning.script_arguments import arguments_of
 
 
 class ProgramName(click.ParamType[str]):

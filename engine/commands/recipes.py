@@ -12,7 +12,7 @@ import msgspec
 
 from engine.commands.arguments import JSON, RecipeName
 from engine.commands.output import print_json, print_line, print_table
-from engine.core.catalogue import RecipeInfo
+from engine.core.arguments.argument import RecipeInfo
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.profile_reading import profile_from_data
 from engine.planning.profiles import to_toml

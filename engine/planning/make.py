@@ -39,7 +39,7 @@ from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profile_paths import with_absolute_paths
-from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
+from engine.planning.recipes import check_arguments, check_backend, check_ranks
 from engine.planning.training_python import training_python
 from engine.runs.imports import with_known_imports
 

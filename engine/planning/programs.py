@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from engine.core.arguments.argument import Argument
+from engine.core.arguments.script import read_arguments
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
@@ -22,6 +24,9 @@ from engine.runs.paths import utf8_path
 
 PLACE = "the command line"
 """Where a key of such a profile is written, for errors."""
+
+LARGEST = 1_000_000
+"""Bytes of a script that is read."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,3 +117,13 @@ def _kind(wanted: Wanted) -> str:
         f"there is no script {word!r}, and no recipe of that name",
         hint="the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module",
     )
+
+
+def arguments_of(path: Path) -> tuple[Argument, ...]:
+    """The arguments that the script at `path` declares; empty if it can't be read."""
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            return ()
+        return read_arguments(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()

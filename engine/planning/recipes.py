@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from engine.core.catalogue import RecipeInfo
-from engine.core.errors import UsageError
+from engine.backends import BACKENDS
+from engine.core.arguments.argument import RecipeInfo
+from engine.core.arguments.recipe import problem_with, read_recipe
+from engine.core.errors import CheckError, UsageError
+from engine.core.plan.backend_names import backends_in
+from engine.core.plan.key_places import Places
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile
 from engine.core.plan.rank import recipe_file
 from engine.installed import LIBRARY
 
 FOLDER = LIBRARY / "recipes"
-
-PARAMETERS = "Parameters"
-"""The class in a script that declares its arguments."""
-
-LIMITS = {"REFUSED_BACKENDS": "refused", "RANKS": "ranks"}
-"""Variables in a script that say on which backends it can't run, and why, and how many ranks it takes."""
-
-_ORDER = ("default", "help")
-"""Positional arguments of `parameter`."""
 
 
 @cache
@@ -63,37 +55,55 @@ def script_of(name: str) -> Path:
     return FOLDER / recipe_file(name)
 
 
-def read_recipe(name: str, source: str) -> RecipeInfo:
-    """What a script says about itself.
+def check_arguments(profile: Profile, places: Places) -> None:
+    """Checks the arguments of a profile whose program is a recipe.
 
     Args:
-        name: of the recipe.
-        source: the script; its `parameter(...)` calls contain literals only.
+        profile: names a recipe that exists, or another program.
+        places: of its keys.
 
     Raises:
-        ValueError: it declares something in another way.
+        ProfileError: the recipe would refuse them.
     """
-    tree = ast.parse(source)
-    summary, _, lesson = inspect.cleandoc(ast.get_docstring(tree) or "").partition("\n")
-    found: dict[str, Any] = {"arguments": []}
-    for node in tree.body:
-        match node:
-            case ast.ClassDef(name=declared) if declared == PARAMETERS:
-                found["arguments"] = [_argument(one) for one in node.body if isinstance(one, ast.AnnAssign)]
-            case ast.Assign(targets=[ast.Name(id=variable)], value=value) if variable in LIMITS:
-                found[LIMITS[variable]] = ast.literal_eval(value)
-    return msgspec.convert({"name": name, "summary": summary, "lesson": lesson.strip(), **found}, RecipeInfo)
+    if profile.recipe.name is None:
+        return
+    chosen = recipe(profile.recipe.name)
+    problem = problem_with(chosen, profile.recipe.args)
+    if problem is None:
+        return
+    wrong = problem.argument
+    if wrong is not None:
+        hint = f"--{wrong.name}: {wrong.help}" + (f" (default: {wrong.default})" if wrong.default != "" else "")
+    elif problem.word == "--":
+        hint = "leave it out: all words of recipe.args, or after the program's name, are arguments of the recipe"
+    else:
+        known = [f"--{argument.name}" for argument in chosen.accepted]
+        near = difflib.get_close_matches(problem.word.partition("=")[0], known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"{chosen.name} takes: {' '.join(known)}"
+    raise places.error(("recipe", "args"), problem.reason, hint=hint)
 
 
-def _argument(node: ast.AnnAssign) -> dict[str, Any]:
-    """One field of `Parameters`."""
-    match node:
-        case ast.AnnAssign(
-            target=ast.Name(id=name),
-            annotation=ast.Name(id=kind),
-            value=ast.Call(func=ast.Name(id="parameter"), args=args, keywords=keywords),
-        ):
-            given = dict(zip(_ORDER, args, strict=False)) | {word.arg or "": word.value for word in keywords}
-            said = {key: ast.literal_eval(value) for key, value in given.items()}
-            return {"name": name.replace("_", "-"), "type": kind, **said}
-    raise ValueError(f"line {node.lineno} is not `name: type = parameter(default, help, ...)`")
+def check_backend(profile: Profile, backend: str) -> None:
+    """Raises CheckError if the recipe of a profile can't run on a backend."""
+    if profile.recipe.name is None:
+        return
+    chosen = recipe(profile.recipe.name)
+    for name in backends_in(backend):
+        if why := chosen.refused.get(name):
+            others = " or ".join(other for other in BACKENDS if other not in chosen.refused)
+            raise CheckError(
+                f"the recipe {chosen.name} can't run on {name}: {why}", hint=f"set backend.name to {others}"
+            )
+
+
+def check_ranks(plan: LaunchPlan) -> None:
+    """Raises CheckError if a plan has too few or too many ranks for its recipe."""
+    if plan.program.kind != "recipe":
+        return
+    chosen, ranks = recipe(plan.program.target), plan.world_size
+    fewest, most = chosen.ranks
+    if not (fewest or 1) <= ranks <= (most or ranks):
+        limit = f"{fewest} ranks or more" if ranks < (fewest or 1) else f"{most} ranks or fewer"
+        raise CheckError(
+            f"the recipe {chosen.name} needs {limit}, not {ranks}", hint="set layout.ranks_per_node or layout.nodes"
+        )

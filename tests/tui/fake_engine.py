@@ -16,7 +16,8 @@ import msgspec
 
 from engine.backends.environment import environment_warnings
 from engine.client.protocols import Compared, EngineClient, LogOrder, RunClient
-from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
+from engine.core.arguments.argument import Argument, RecipeInfo
+from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import CHECKS, Begun, Finding, ok
 from engine.core.errors import CheckError, ProfileError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.launch_commands.draft import left_out

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.catalogue import Argument
+from engine.core.arguments.argument import Argument
 from engine.core.errors import ProfileError
 from engine.core.metrics.bench import Result
 from tests.tui.fake_engine import FakeEngine, FakeRun

@@ -10,7 +10,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
-from engine.core.catalogue import Argument
+from engine.core.arguments.argument import Argument
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.catalogue import Argument, RecipeInfo
+from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile

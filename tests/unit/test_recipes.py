@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.backends import BACKENDS
-from engine.core.catalogue import RecipeInfo
+from engine.core.arguments.argument import RecipeInfo
+from engine.core.arguments.recipe import Problem, help_asked_for, problem_with, read_recipe
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
 from engine.planning.make import make_plan
-from engine.planning.recipe_arguments import Problem, help_asked_for, problem_with
-from engine.planning.recipes import FOLDER, read_recipe, recipes, script_of
+from engine.planning.recipes import FOLDER, recipes, script_of
 from rankdeck.recipes import read_parameters
 
 NO_CODE = {

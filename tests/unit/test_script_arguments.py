@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.catalogue import Argument
-from engine.planning.declarations import MOST
-from engine.planning.script_arguments import arguments_of, read_arguments
+from engine.core.arguments.argument import Argument
+from engine.core.arguments.declarations import MOST
+from engine.core.arguments.script import read_arguments
+from engine.planning.programs import arguments_of
 
 ARGPARSE = """
 import argparse, os

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.core.catalogue import PRESET, Argument, BackendInfo, RecipeInfo
+from engine.core.arguments.argument import BOOL, NO, PRESET, YES, Argument, RecipeInfo
+from engine.core.catalogue import BackendInfo
 
 Values = Mapping[str, str]
 """The text in each line, by the line's id."""
@@ -14,13 +15,6 @@ Values = Mapping[str, str]
 OWN_SCRIPT = "script"
 OWN_MODULE = "module"
 """Choices of `recipe.kind` besides the recipes."""
-
-YES = "yes"
-NO = "no"
-"""Choices where a profile has true or false."""
-
-BOOL = {False: NO, True: YES}
-"""The choice for each value of a switch."""
 
 BACKEND = "backend.name"
 """The id of the backend's line."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from textual.widget import Widget
 from textual.widgets import Input
 
-from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.arguments.argument import RecipeInfo
+from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.batch.slurm import partition_words, soonest_first
 from engine.core.plan.environment import EnvWarning

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.catalogue import RecipeInfo
+from engine.core.arguments.argument import RecipeInfo
 from tui.text.cells import clean, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, shown

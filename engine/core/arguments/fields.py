@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from engine.core.catalogue import Argument
-from engine.planning.declarations import KINDS, MOST, as_list, keywords, literal, make, name_of, names_in
+from engine.core.arguments.argument import Argument
+from engine.core.arguments.declarations import KINDS, MOST, as_list, keywords, literal, make, name_of, names_in
 
 
 class Style(NamedTuple):

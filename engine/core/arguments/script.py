@@ -8,29 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.core.catalogue import Argument
-from engine.planning.declarations import KINDS, MOST, constants_of, in_order, keywords, literal, make, name_of
-from engine.planning.declared_fields import Fields
-
-LARGEST = 1_000_000
-"""Bytes of a script that is read."""
+from engine.core.arguments.argument import Argument
+from engine.core.arguments.declarations import KINDS, MOST, constants_of, in_order, keywords, literal, make, name_of
+from engine.core.arguments.fields import Fields
 
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_.-]{0,60}=?")
-
-
-def arguments_of(path: Path) -> tuple[Argument, ...]:
-    """The arguments that the script at `path` declares; empty if it can't be read."""
-    try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            return ()
-        return read_arguments(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ()
 
 
 def read_arguments(source: str) -> tuple[Argument, ...]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from engine.core.catalogue import Argument
-from tui.data.form_lines import BOOL
+from engine.core.arguments.argument import BOOL, Argument
 
 _OPTION = re.compile(r"-(?!\.?\d|\Z)")
 """Begins an option; a negative number and `-` are values."""

@@ -1,4 +1,4 @@
-"""What declarations in a user's source say, as far as they are literals: the names and values that `script_arguments` reads.
+"""What declarations in a user's source say, as far as they are literals: the names and values that `script` reads.
 
 Sources may be of strangers: texts are made printable.
 """
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from engine.core.catalogue import Argument, Value
+from engine.core.arguments.argument import Argument, Value
 
 KINDS = {"int": "int", "INT": "int", "IntRange": "int", "float": "float", "FLOAT": "float", "FloatRange": "float"}
 """Types by the last part of their names in argparse, click and annotations; all others are texts."""
