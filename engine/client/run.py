@@ -92,7 +92,7 @@ class LocalRun:
                 return None
             refuse_elsewhere(self.paths, "attach")
             if await asyncio.to_thread(is_taken, self.paths):
-                await asyncio.sleep(0.05)  # one that a guard or another command starts does not listen yet
+                await asyncio.sleep(0.05)  # a supervisor that a guard or another command starts does not listen yet
                 continue
             self._count_start()
             try:

@@ -18,7 +18,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.standbys import circumstances, new_standby, standbys
 
 ANSWER_TIME = 20.0
-"""Seconds in which one that stayed after an earlier launch takes a run. After that the launch goes on without it."""
+"""Seconds in which a standby that stayed after an earlier launch takes a run. After that the launch goes on without it."""
 
 
 class Standby:
@@ -34,7 +34,7 @@ class Standby:
 
     @classmethod
     def start(cls, plan: LaunchPlan) -> Standby:
-        """Starts one that ends with this process.
+        """Starts a standby that ends with this process.
 
         Args:
             plan: of the run that may be launched.
@@ -79,7 +79,7 @@ class Standby:
         return said == b"ready"
 
     def drop(self) -> None:
-        """Closes the connection. A standby of this process ends; one that stayed after a launch waits for the next."""
+        """Closes the connection. A standby of this process ends; a standby that stayed after a launch waits for the next."""
         for pipe in (self._words, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()

@@ -114,7 +114,7 @@ class _NodesCheck:
         self._known: dict[str, set[Check]] = {node.name: set() for node in plan.nodes}
         self._answers = {node.name: Answers() for node in plan.nodes}
         self._token = secrets.token_hex(8)
-        """Whoever says this is the head, and not another machine with one of its addresses."""
+        """Proves that the machine that answers is the head: another one may have the same address."""
         self._listener: ProbeListener | None = None
         self._listener_decided = asyncio.Event()
         self._routes: dict[str, Routes] = {}

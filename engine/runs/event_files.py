@@ -79,7 +79,7 @@ def find_files(
 
 
 def _entries(folder: Path, seconds: float) -> Iterator[os.DirEntry[str]]:
-    """What is below a folder, nearest first, within limits of depth, number and time."""
+    """The files below a folder, nearest first, within limits of depth, number and time."""
     waiting = deque([(folder, 0)])
     until, entries = time.monotonic() + seconds, 0
     while waiting:

@@ -129,7 +129,7 @@ class OrderIndex:
         self._files: dict[int, tuple[array[int], array[int]]] = {}
         """Of each file, numbers of records, and its size in them; the first may be from before `_begin`."""
         self._late: set[int] = set()
-        """Files all of whose records are in `_files`, or that have none."""
+        """Files whose records are all in `_files`; a file may have none."""
 
     def refresh(self) -> bool:
         """Takes in what is new.

@@ -133,7 +133,7 @@ def _own_versions() -> dict[str, str]:
 
 
 def _versions_of(python: str) -> dict[str, str]:
-    """The same of another Python, which does not import these packages for it."""
+    """Versions of Python and packages in another Python. It does not import the packages."""
     try:
         said = subprocess.run(
             [python, "-I", "-c", ASK, *PACKAGES],

@@ -1,4 +1,4 @@
-"""Removes what killed ranks have left in shared memory; see `rankdeck.c10d._mpi.segments`, which says why it is nobody's."""
+"""Removes what killed ranks have left in shared memory; `rankdeck.c10d._mpi.segments` explains why no process uses it."""
 
 from __future__ import annotations
 

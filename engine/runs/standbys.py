@@ -52,7 +52,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def circumstances() -> Circumstances:
-    """Those of this process."""
+    """The circumstances of this process."""
     status = Path("/proc/self/status").read_text(errors="replace")
     return Circumstances(
         environ={name: value for name, value in os.environ.items() if name != MARK},

@@ -20,9 +20,9 @@ _MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
 """Commands that change nothing for what follows them."""
 _ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "pixi", "conda", "mamba", "micromamba")
-"""Commands whose `run` starts another one in an environment."""
+"""Programs whose command `run` starts another program in an environment."""
 _NAMES_ENVIRONMENT = ("-p", "--python", "--prefix", "-n", "--name", "-e", "--environment")
-"""Options of `run` whose values may be called as a program is: `uv run --python python3.12`."""
+"""Options of `run` with a value that may be the name of a program: `uv run --python python3.12`."""
 _SHELLS = ("bash", "sh")
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)

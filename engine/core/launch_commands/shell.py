@@ -67,7 +67,7 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
 
 
 def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
-    """The words of a simple command, with the variables replaced whose value is known.
+    """The words of a simple command. Variables with a known value are replaced.
 
     Args:
         statement: the command.

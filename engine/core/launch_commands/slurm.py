@@ -9,7 +9,7 @@ from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
-"""Long options whose value can only be joined with `=`."""
+"""Long options that take a value only after `=`."""
 
 
 class Job:

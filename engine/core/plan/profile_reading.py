@@ -134,7 +134,7 @@ def _undecoded(value: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None
 
 
 def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
-    """The variable whose value is not a string: msgspec names only the table."""
+    """The variable with a value that is not a string. msgspec names only the table."""
     table: Any = data
     for part in path:
         table = table[part]

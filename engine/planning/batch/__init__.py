@@ -1,4 +1,4 @@
-"""Submits runs as jobs. What belongs to one batch system alone is in its module."""
+"""Submits runs as jobs. Each batch system has a module of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchSystem(Protocol):
 
     @property
     def JOB_VARIABLE(self) -> str:
-        """The one that has the number of the job."""
+        """The variable that has the number of the job."""
         ...
 
     @property

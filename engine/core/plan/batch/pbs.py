@@ -118,7 +118,7 @@ class _Answer(msgspec.Struct):
 
 
 def parse_jobs(text: bytes) -> dict[str, QueuedJob]:
-    """The jobs in the output of `qstat -x -f -F json`, by number. What is no UTF-8 in it is replaced. Raises msgspec.MsgspecError if it is something else."""
+    """The jobs in the output of `qstat -x -f -F json`, by number. Bytes that are not UTF-8 are replaced. Raises msgspec.MsgspecError if the output has another form."""
     found = msgspec.json.decode(text.decode(errors="replace"), type=_Answer, strict=False).jobs
     return {number: _job(number, attributes) for number, attributes in found.items()}
 
