@@ -268,10 +268,11 @@ def _take(words: list[bytes], source: Source) -> float | None:
     if place < 0:
         return factor
     text = words[place]
-    for at, join in enumerate(joins, place + 1):
-        if not join and len(words[at].partition(b".")[0]) != 3:
-            raise ValueError
-        text += join + words[at]
+    if joins:
+        for at, join in enumerate(joins, place + 1):
+            if not join and len(words[at].partition(b".")[0]) != 3:
+                raise ValueError
+            text += join + words[at]
     value = float(text) * factor
     if inverted:
         return 1.0 / value if value > 0 else None

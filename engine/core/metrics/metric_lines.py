@@ -140,25 +140,33 @@ class MetricReader:
         reports = self._formats.may_report
         skipped = self._skipped(lines, shapes) if len(shapes) > MAX_NEW else frozenset()
         found: list[Line] = []
-        known = self._formats.known[self._section]
+        section = self._section
+        known = self._formats.known[section]
         is_many, last = len(shapes) > MANY, len(shapes) - 1
         for place, shape in enumerate(shapes):
             if self._in_object and lines[place].strip() in CLOSED:
                 self._section, self._in_object = "training", False
-                known = self._formats.known["training"]
+                section, known = "training", self._formats.known["training"]
             recipe = known.get(shape, _MISSING)
             has_row = self._table is not None and shape not in self._no_rows
             if recipe is None and not has_row and place not in own:
                 continue
-            if recipe is _MISSING and (place in skipped or not reports(lines[place], shape, self._section)):
+            if recipe is _MISSING and (place in skipped or not reports(lines[place], shape, section)):
                 recipe = None
             line = None
             if recipe is not None or has_row:
                 is_brief = is_many and place % 8 != 0 and place < last
-                line = self._read_one(lines[place], shape, recipe, brief=is_brief)
-                if known is not self._formats.known[self._section]:
-                    known = self._formats.known[self._section]
-                    self._total = next((one.steps for one in reversed(found) if one.steps), self._total)
+                if type(recipe) is Recipe and section == "training" and not has_row:
+                    try:
+                        line = read_line(recipe, lines[place], brief=is_brief)
+                    except (ValueError, LookupError):
+                        line = self._read_one(lines[place], shape, _MISSING, brief=is_brief)
+                else:
+                    line = self._read_one(lines[place], shape, recipe, brief=is_brief)
+                    if self._section != section:
+                        section = self._section
+                        known = self._formats.known[section]
+                        self._total = next((one.steps for one in reversed(found) if one.steps), self._total)
             if place in own:
                 line = _with_own(line, own[place])
             if line is not None:
