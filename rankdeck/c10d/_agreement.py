@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rankdeck.c10d._background import name_ranks
-from rankdeck.c10d._work import poll
+from rankdeck.c10d._work import Votes, poll
 
 LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
 """What a rank announces when it leaves: ranks that announce a collective learn that this rank does not take part."""
@@ -20,7 +20,11 @@ class NotHereError(Exception):
     """Other ranks did not arrive in time."""
 
 
-class DisagreementError(Exception):
+class SharedError(Exception):
+    """An error that every rank of the group has, after all of its messages have arrived."""
+
+
+class DisagreementError(SharedError):
     """Ranks announced different operations. `texts` has each rank's, by rank."""
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -60,14 +64,14 @@ class Agreement(ABC):
         """Whether all ranks have announced their operation."""
 
     @abstractmethod
-    def _result(self) -> tuple[bool, int]:
-        """Whether all ranks announced the same operation, and the largest vote."""
+    def _result(self) -> tuple[bool, Votes]:
+        """Whether all ranks announced the same operation, and the votes."""
 
     @abstractmethod
     def _exchange_texts(self, text: bytes) -> Texts:
         """Starts the exchange of texts. `text`: this rank's, TEXT_LENGTH bytes."""
 
-    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
+    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> Votes:
         """Announces an operation, and waits until all other ranks have announced the same.
 
         Args:
@@ -76,7 +80,7 @@ class Agreement(ABC):
             spin: seconds to poll without a pause.
 
         Returns:
-            The largest vote.
+            The votes.
 
         Raises:
             NotHereError: `is_over` returned True first.
@@ -84,13 +88,13 @@ class Agreement(ABC):
         """
         self.start(what, vote)
         self._wait(self._is_answered, is_over, spin)
-        is_same, largest = self._result()
+        is_same, votes = self._result()
         if not is_same:
             # Kept in an attribute, because the library may still write to it after this rank has given up.
             self._texts = texts = self._exchange_texts(_encode(what))
             self._wait(texts.are_complete, is_over, spin)
             raise DisagreementError(_decode(texts.all()))
-        return largest
+        return votes
 
     def is_reached(self, what: str) -> bool:
         """After `start`: whether all ranks have announced the same operation. Raises DisagreementError if they have not."""

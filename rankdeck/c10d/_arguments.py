@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 
 from rankdeck.c10d._tensors import Staged, Tensors
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
+"""Fields of torch's options by the names of its short forms."""
 
 
 def only(items: Sequence[Any]) -> Any:
@@ -15,6 +22,48 @@ def only(items: Sequence[Any]) -> Any:
     if len(items) != 1:
         raise ValueError(f"needs one tensor, or one list of tensors, but got {len(items)}")
     return items[0]
+
+
+def check_rank(what: str, rank: int, world: int) -> int:
+    """Returns a rank. Raises ValueError if the group has no such rank."""
+    if not 0 <= rank < world:
+        raise ValueError(f"{what}: there is no rank {rank} in this group of {world} ranks")
+    return rank
+
+
+def overloaded(options: type, leading: int, *words: str, wraps: bool = True) -> Callable[[Method], Method]:
+    """Lets a method take torch's short forms too: a tensor in place of a list, and values in place of options.
+
+    Args:
+        options: torch's class of the method's options.
+        leading: number of arguments before the options.
+        *words: what a short form has in place of options, in its order: op, root, timeout.
+        wraps: whether a short form has one tensor in place of a list, or one list in place of a list of lists.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            if not named and len(given) == leading + 1 and isinstance(given[leading], options):
+                return method(self, *given)
+            first, rest = list(given[:leading]), given[leading:]
+            first += [named.pop(name) for name in tuple(named) if name not in (*words, "opts")]
+            if wraps and any(isinstance(one, torch.Tensor) for one in first):
+                first = [[one] if isinstance(one, torch.Tensor) or one else [] for one in first]
+            if rest and (isinstance(rest[0], options) or rest[0] is None):
+                named["opts"], rest = rest[0], rest[1:]
+            if (opts := named.pop("opts", None)) is None:
+                opts = options()
+            named.update(zip(words, rest))
+            for name, value in named.items():
+                setattr(
+                    opts, _FIELDS[name], dist.ReduceOp(value) if isinstance(value, dist.ReduceOp.RedOpType) else value
+                )
+            return method(self, *first, opts)
+
+        return cast("Method", call)
+
+    return decorate
 
 
 def describe(tensors: Tensors) -> str:

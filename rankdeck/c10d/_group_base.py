@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as torch_options
 
 from rankdeck.c10d import _tensors
-from rankdeck.c10d._arguments import describe, only
+from rankdeck.c10d._arguments import check_rank, describe, only
 from rankdeck.c10d._background import name_ranks
 from rankdeck.c10d._collectives import Collectives
 from rankdeck.c10d._operations import Operations
@@ -79,16 +80,32 @@ class GroupBase(dist.ProcessGroup):
         """Sets the timeout of operations that have none of their own."""
         self._operations.timeout = timeout.total_seconds()
 
+    _set_default_timeout = set_timeout
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    @property
+    def options(self) -> Any:
+        """Backend and timeout, as of torch's own groups."""
+        return torch_options.Backend.Options(self.NAME, timedelta(seconds=self._operations.timeout))
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._operations.begun
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to do: every group counts from 0."""
+
     # point to point
 
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
         """Sends a tensor to a rank of the group."""
+        check_rank("send", dstRank, self.size())
         host = self._readable(only(tensors)).host
         what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
         return self._operations.transfer(what, None, host, lambda: self._send(host, dstRank, tag))
 
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
         """Receives a tensor from a rank of the group."""
+        check_rank("recv", srcRank, self.size())
         return self._receive_from(tensors, srcRank, tag, f"rank {srcRank}")
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:

@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 
 from rankdeck.c10d import _callbacks
-from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError
+from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError, SharedError
 from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged, Tensors
 from rankdeck.c10d._transfers import Transfer
-from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Work
+from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Votes, Work
 
 _BACKGROUND_SPIN = 0.00005
 """Seconds that the group's own thread polls without a pause. Short, because the script computes meanwhile."""
@@ -98,12 +98,12 @@ class Operations:
 
     # collectives
 
-    def submit(self, what: str, action: Callable[[int], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
+    def submit(self, what: str, action: Callable[[Votes], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
         """Runs a collective immediately if the caller waits for it and nothing is queued; otherwise queues it.
 
         Args:
             what: the text that all ranks must agree on.
-            action: runs it; receives the largest vote of any rank.
+            action: runs it; receives the votes of all ranks.
             outputs: the tensors that it writes.
             opts: torch's options, with `timeout` and `asyncOp`; None: defaults.
             vote: a number that the ranks exchange.
@@ -151,9 +151,11 @@ class Operations:
             is_over = functools.partial(
                 self._is_over, operation.deadline
             )  # no reference to the operation: the agreement keeps this
-            vote = self._agreement.reach(operation.what, operation.vote, is_over, spin)
+            votes = self._agreement.reach(operation.what, operation.vote, is_over, spin)
             with torch.inference_mode():
-                operation.action(vote)
+                operation.action(votes)
+        except SharedError as error:
+            self._fail(self._explain(operation, error), is_shared=True)
         except Exception as error:  # noqa: BLE001 - the other ranks do not see it, whatever it is
             self._fail(self._explain(operation, error))
         except BaseException:
@@ -236,12 +238,14 @@ class Operations:
         self._fail(dist.DistBackendError(f"process group {self.name!r}: {why}"))
         return self._failure or RuntimeError(why)
 
-    def _fail(self, error: Exception) -> None:
-        """Fails the group: all operations end with this error, and no new ones start."""
+    def _fail(self, error: Exception, is_shared: bool = False) -> None:
+        """Fails the group: all operations end with this error, and no new ones start. `is_shared`: on all ranks, so that nothing of the
+        library is under way but transfers."""
         with self._lock:
             if self._failure is None:
                 self._failure = error
-                self._background.see_trouble(str(error))
+                if not is_shared or any(work.is_transfer for work in self._pending.values()):
+                    self._background.see_trouble(str(error))
             pending, self._pending = tuple(self._pending.values()), {}
         _kept.extend((pending, self._agreement))
         for work in pending:

@@ -10,12 +10,30 @@ import torch
 Tensors = Sequence[torch.Tensor]
 
 
-def _check(tensor: torch.Tensor) -> None:
-    """Raises TypeError for a sparse tensor, or one on a device that is neither CPU nor CUDA."""
+_PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+"""Types of tensors that have memory of their own."""
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that has the memory: the result of a functional collective is waited for.
+
+    Raises:
+        TypeError: there is no such memory (a wrapper such as DTensor, a freed storage), or a library can't read it (sparse, another device).
+    """
+    if type(tensor) not in _PLAIN and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        wait = getattr(tensor, "trigger_wait", None)
+        if wait is None:
+            raise TypeError(
+                f"a {type(tensor).__name__} can't be sent: pass the tensor that it wraps, such as to_local() of a DTensor"
+            )
+        tensor = wait()
     if tensor.layout is not torch.strided:
         raise TypeError(f"a tensor of layout {tensor.layout} can't be sent: call to_dense() first")
     if not tensor.is_cpu and not tensor.is_cuda:
         raise TypeError(f"a tensor on {tensor.device} can't be sent: copy it to the CPU first")
+    if not tensor.data_ptr() and tensor.numel():
+        raise TypeError("a tensor whose storage was freed, or has no memory yet, can't be sent")
+    return tensor
 
 
 def _is_direct(tensor: torch.Tensor, takes_cuda: bool) -> bool:
@@ -48,9 +66,9 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
         takes_cuda: whether the library can use GPU memory.
 
     Raises:
-        TypeError: a sparse tensor, or one on a device that is neither CPU nor CUDA.
+        TypeError: see `_own`.
     """
-    _check(tensor)
+    tensor = _own(tensor)
     if _is_direct(tensor, takes_cuda):
         _synchronize(tensor)
         return Staged(tensor, tensor)
@@ -62,14 +80,23 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
 def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
     """Returns memory of a tensor's shape and dtype, whose contents the library replaces.
 
-    Waits for the thread's CUDA stream, which may still be using the tensor. Arguments and errors: see `readable`.
+    Waits for the thread's CUDA stream, which may still be using the tensor. Arguments and errors: see `readable`, and `check_writable`.
     """
-    _check(tensor)
+    tensor = _own(tensor)
+    check_writable(tensor)
     _synchronize(tensor)
     if _is_direct(tensor, takes_cuda):
         return Staged(tensor, tensor)
     with torch.inference_mode():
         return Staged(tensor, torch.empty(tensor.shape, dtype=tensor.dtype))
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """Raises ValueError if elements share memory, as after `expand`."""
+    if not tensor.is_contiguous() and any(tensor.size(at) > 1 and not tensor.stride(at) for at in range(tensor.dim())):
+        raise ValueError(
+            "the result can't be written into a tensor whose elements share memory: call contiguous() first"
+        )
 
 
 def _synchronize(tensor: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,13 @@ def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float =
             return False
         time.sleep(min(_LONGEST_PAUSE, (time.monotonic() - began) / _SHARE_OF_WAIT))
     return True
+
+
+class Votes(NamedTuple):
+    """The numbers that the ranks have announced."""
+
+    largest: int
+    smallest: int
 
 
 class Work(dist.Work):
@@ -175,7 +182,7 @@ class Operation(Work):
 
     Args:
         what: the text that all ranks must agree on.
-        action: runs it; receives the largest `vote` of any rank.
+        action: runs it; receives the votes of all ranks.
         vote: a number that the ranks exchange.
         outputs, timeout: see Work.
     """
@@ -183,7 +190,7 @@ class Operation(Work):
     def __init__(
         self,
         what: str,
-        action: Callable[[int], None],
+        action: Callable[[Votes], None],
         outputs: Sequence[torch.Tensor],
         timeout: float,
         vote: int = 0,

@@ -51,6 +51,8 @@ class Changes:
         """Whether that has been looked at once."""
         self._buffers: list[tuple[Any, Any]] = []
         """Buffers, and copies of them from before the first forward pass of this step."""
+        self._settings: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """Groups of parameters of optimizers, and their settings (learning rate) when the last step was counted."""
         self._statistics: Any = None
         """A module with running statistics that each rank computes alone."""
         self._version = -1
@@ -115,7 +117,7 @@ class Changes:
         self._carried = "" if self._updated else self._optimizer_with_gradients()
         self._updated, self._is_after_count = "", True
         self._at_count = self._fingerprints()
-        self._buffers = []
+        self._buffers, self._settings = [], self._copy_settings()
         if len(self._forwards) == 2 and self._forwards[0] > self._forwards[1] and self._statistics is not None:
             self.has_extra_pass = True
             self._warn(
@@ -131,6 +133,7 @@ class Changes:
         self._classify()
         self._updated = self._carried = ""
         self._is_after_count, self._buffers, self._counted_at = False, [], None
+        self._settings = self._copy_settings()
         self.has_own_statistics, self._forwards = False, [0]
         # DDP is going to write to the parameters of modules, with the same values.
         modules = {name for name, part in self._parts.items() if isinstance(part, torch.nn.Module)}
@@ -169,13 +172,15 @@ class Changes:
     # what a rank knows when a peer is lost
 
     def go_back(self) -> None:
-        """Gives buffers what they had before the interrupted step."""
+        """Gives buffers, and settings of optimizers, what they had before the interrupted step."""
         import torch
 
         with torch.no_grad():
             for buffer, copy in self._buffers:
                 buffer.copy_(copy)
         self._buffers = []
+        for group, settings in self._settings:
+            group.update({name: _cloned(value) for name, value in settings.items()})
 
     def fault(self) -> str:
         """Returns why the state is not that of the last counted step; empty: it is."""
@@ -203,6 +208,12 @@ class Changes:
             name: versions(self._weights[name]) if name in self._weights else fingerprint(self._parts[name])
             for name in self._watched
         }
+
+    def _copy_settings(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        groups = [group for part in self._optimizers().values() for group in part.param_groups]
+        return [
+            (group, {name: _cloned(value) for name, value in group.items() if name != "params"}) for group in groups
+        ]
 
     def _optimizers(self) -> dict[str, Any]:
         import torch
@@ -251,6 +262,10 @@ class _Hook:
 
 def ignore(*_: Any) -> None:
     """What a copy of a module has in place of a hook."""
+
+
+def _cloned(setting: Any) -> Any:
+    return setting.clone() if hasattr(setting, "clone") else setting
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -268,3 +268,150 @@ dist.destroy_process_group()
 """The hooks of torch that work over gloo. Left out: those that fail in torch 2.13 over every backend but nccl (`quantization_hooks`, which
 expect nccl's shape of results, and `batched_powerSGD_hook`, which its own assertion stops), and those built into C++.
 """
+
+WRONG_CALLS = """
+import warnings
+warnings.simplefilter("ignore")
+import torch.distributed._functional_collectives as functional
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor, Replicate
+start()
+world_group = dist.group.WORLD
+
+class Wrapper(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        return function(*arguments, **(named or {}))
+
+def freed():
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+fake = FakeTensorMode().from_tensor(torch.ones(4))
+others = {"fake": fake, "wrapper": Wrapper(torch.ones(4)), "freed": freed(), "meta": torch.ones(4, device="meta")}
+calls = {
+    "all_reduce": lambda one: dist.all_reduce(one),
+    "broadcast": lambda one: dist.broadcast(one, 0),
+    "reduce": lambda one: dist.reduce(one, 0),
+    "all_gather": lambda one: dist.all_gather([torch.ones(4) for _ in range(world)], one),
+    "into": lambda one: dist.all_gather([one for _ in range(world)], torch.ones(4)),
+    "all_to_all": lambda one: dist.all_to_all([torch.ones(4) for _ in range(world)], [one for _ in range(world)]),
+    "all_to_all_single": lambda one: dist.all_to_all_single(torch.ones(4), one),
+    "reduce_scatter": lambda one: dist.reduce_scatter_tensor(torch.ones(2), one),
+    "send": lambda one: dist.send(one, 1 - rank),
+    "recv": lambda one: dist.recv(one, 1 - rank),
+}
+for kind, tensor in others.items():
+    for name, call in calls.items():
+        error = error_of(call, tensor)
+        if "can't be sent" not in error:
+            say(f"{kind} {name}: {error}")
+expanded = torch.ones(1).expand(4)
+for name in ("all_reduce", "reduce", "into", "recv"):
+    error = error_of(calls[name], expanded)
+    if "share memory" not in error:
+        say(f"expanded {name}: {error}")
+for root in (world, 7, -3):
+    for call in (
+        lambda: dist.broadcast(torch.ones(2), root), lambda: dist.reduce(torch.ones(2), root), lambda: dist.gather(torch.ones(2), None, root),
+        lambda: dist.scatter(torch.ones(2), None, root), lambda: dist.send(torch.ones(2), root), lambda: dist.recv(torch.ones(2), root),
+    ):
+        error = error_of(call)
+        if f"there is no rank {root}" not in error:
+            say(f"root {root}: {error}")
+dist.all_reduce(one := torch.ones(1))
+say(f"alive {one.item()}")
+
+def apart(name, call):
+    group = dist.new_group()
+    say(f"{name}: {error_of(call, group)}")
+
+first = rank == 0
+apart("even", lambda group: dist.all_to_all_single(torch.zeros(2 if first else 4), torch.ones(2 if first else 4), group=group))
+apart("cross", lambda group: dist.all_to_all_single(
+    torch.zeros(4), torch.ones(5 if first else 4), [2, 2], [2, 3] if first else [2, 2], group=group))
+apart("mixed", lambda group: dist.all_to_all_single(
+    torch.zeros(4), torch.ones(4), *(([2, 2], [1, 3]) if first else ([], [])), group=group))
+apart("lists", lambda group: dist.all_to_all(
+    [torch.zeros(2), torch.zeros(2)], [torch.ones(2), torch.ones(3 if first else 2)], group=group))
+apart("counts", lambda group: dist.all_reduce(torch.ones(4 if first else 5), group=group))
+apart("dtypes", lambda group: dist.all_reduce(torch.ones(4, dtype=torch.float64 if first else torch.float32), group=group))
+apart("roots", lambda group: dist.broadcast(torch.ones(4), 0 if first else 1, group=group))
+apart("order", lambda group: dist.all_reduce(torch.ones(4), group=group) if first else dist.barrier(group))
+dist.all_reduce(one := torch.ones(1))
+say(f"alive {one.item()}")
+if first:
+    dist.send(torch.ones(2), 1)
+else:
+    say(f"short: {error_of(dist.recv, torch.zeros(4), 0)}")
+meet("said", 0, 1)
+os._exit(0)
+"""
+"""Calls that are errors: in the arguments, which a rank sees by itself, or of ranks that do not fit each other."""
+
+SAID_OF_WRONG_CALLS = (
+    "alive 2.0",
+    "even: DistBackendError: .*a rank sends 1 elements to each rank, and another one 2",
+    "cross: DistBackendError: .*rank 0 sends another number of elements to rank 1",
+    "mixed: DistBackendError: .*rank 0 sends another number of elements to rank [01]",
+    "lists: DistBackendError: .*rank 0 sends another number of elements to rank 1",
+    "counts: DistBackendError: .*rank 0: all_reduce.4 x .*; rank 1: all_reduce.5 x ",
+    "dtypes: DistBackendError: .*rank 0: .*float64.*; rank 1: .*float32",
+    "roots: DistBackendError: .*rank 0: .*from rank 0.*; rank 1: .*from rank 1",
+    "order: DistBackendError: .*rank 0: all_reduce.*; rank 1: barrier",
+    "alive 2.0",
+    "short: DistBackendError: .*8 bytes came for a tensor of 16",
+)
+"""What rank 1 says in WRONG_CALLS; rank 0 says all but the last."""
+
+SHORT_FORMS = """
+import warnings
+warnings.simplefilter("ignore")
+import torch.distributed._functional_collectives as functional
+start()
+group, MAX, limit = dist.group.WORLD, dist.ReduceOp.MAX, timedelta(seconds=LONGEST)
+own = lambda n=2: torch.full((n,), rank + 1.0)
+
+def check(name, call, tensor, expected):
+    call(tensor).wait()
+    found = torch.stack(tensor).tolist() if isinstance(tensor, list) else tensor.tolist()
+    if found != expected:
+        say(f"{name}: {found} instead of {expected}")
+
+both, gathered = [3.0, 3.0], [[1.0, 1.0], [2.0, 2.0]]
+check("op", lambda t: group.allreduce([t], MAX), own(), [2.0, 2.0])
+check("tensor", lambda t: group.allreduce(t), own(), both)
+check("tensor and op", lambda t: group.allreduce(t, op=MAX), own(), [2.0, 2.0])
+check("op and timeout", lambda t: group.allreduce([t], MAX, limit), own(), [2.0, 2.0])
+check("named tensors", lambda t: group.allreduce(tensors=[t]), own(), both)
+check("root", lambda t: group.broadcast(t, root=1), own(), [2.0, 2.0])
+check("root by place", lambda t: group.broadcast(t, 1, limit), own(), [2.0, 2.0])
+check("reduce", lambda t: group.reduce(t, 0), own(), both if rank == 0 else [2.0, 2.0])
+check("reduce by op", lambda t: group.reduce(t, 0, MAX), own(), [2.0, 2.0])
+check("allgather", lambda t: group.allgather(t, own()), [own(), own()], gathered)
+check("gather", lambda t: group.gather(t if rank == 0 else [], own(), 0), [torch.zeros(2) for _ in range(2)],
+      gathered if rank == 0 else [[0.0, 0.0]] * 2)
+check("scatter", lambda t: group.scatter(t, [own(), own()] if rank == 0 else [], 0), own(), [1.0, 1.0])
+check("reduce_scatter", lambda t: group.reduce_scatter(t, [own(), own()]), own(), both)
+check("alltoall", lambda t: group.alltoall(t, [own(), own()]), [own(), own()], gathered)
+check("alltoall_base", lambda t: group.alltoall_base(t, own(4), [], []), own(4), [1.0, 1.0, 2.0, 2.0])
+check("_allgather_base", lambda t: group._allgather_base(t, own()), own(4), [1.0, 1.0, 2.0, 2.0])
+check("_reduce_scatter_base", lambda t: group._reduce_scatter_base(t, own(4)), own(), both)
+group.barrier(timeout=limit).wait()
+group.barrier().wait()
+twice = own()
+dist.all_reduce_coalesced([twice, twice])
+say(twice.tolist())
+pending = functional.all_reduce(own(), "sum", group)
+dist.all_reduce(pending)
+say(pending.tolist())
+parts = [functional.all_reduce(own(), "sum", group) for _ in range(2)]
+dist.all_to_all(outputs := [torch.zeros(2) for _ in range(2)], parts)
+say([one.tolist() for one in outputs])
+say([group.supports_splitting, group.options.backend, group._get_sequence_number_for_group() > 0])
+dist.destroy_process_group()
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,28 @@ def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
             "ranks 0, 1: all_reduce(4 x torch.float32, SUM); rank 2: broadcast(3 x torch.float32, from rank 0)"
             in said(done, rank)[0]
         )
-    assert (done.returncode != 0) == (job.backend == "mpi")
+    assert done.returncode == 0  # all ranks have the error, so the library is in order
+
+
+def test_wrong_calls_end_in_an_error_on_every_rank(job: Job) -> None:
+    done = job(2, scripts.WRONG_CALLS)
+    for rank, expected in ((0, scripts.SAID_OF_WRONG_CALLS[:-1]), (1, scripts.SAID_OF_WRONG_CALLS)):
+        lines = said(done, rank)
+        assert len(lines) == len(expected), (lines, done.stderr)
+        for line, words in zip(lines, expected, strict=True):
+            assert re.match(words, line), line
+
+
+def test_torch_s_short_forms_and_functional_results_are_taken(job: Job) -> None:
+    done = job(2, scripts.SHORT_FORMS)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert said(done, rank) == [
+            "[3.0, 3.0]",
+            "[6.0, 6.0]",
+            "[[3.0, 3.0], [3.0, 3.0]]",
+            f"[False, '{job.backend}', True]",
+        ]
 
 
 def test_a_group_whose_members_do_not_come_is_not_made(job: Job) -> None:

@@ -33,6 +33,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "RAdam in bfloat16": {"optimizer": "RAdam", "dtype": "bfloat16"},
     "float64": {"optimizer": "Adam", "dtype": "float64"},
     "StepLR": {"schedule": ["StepLR", {"step_size": 2}]},
+    "a rate that the script sets": {"optimizer": "Adam", "rate": True, "barrier": True, "eval": True},
     "OneCycleLR": {"optimizer": "Adam", "schedule": ["OneCycleLR", {"max_lr": 0.1, "total_steps": 9}]},
     "ReduceLROnPlateau": {"schedule": ["ReduceLROnPlateau", {"patience": 1}]},
     "AveragedModel": {"parts": ["average"]},

@@ -197,6 +197,9 @@ def backward(ddp: Any, step: int, index: int) -> torch.Tensor:
 
 def train_step(ddp: Any) -> None:
     """One step, counted last unless the options say otherwise."""
+    if options["rate"]:
+        for settings in optimizer.param_groups:
+            settings["lr"] *= 0.9
     optimizer.zero_grad()
     for index in range(options["accumulate"] or 1):
         if options["accumulate"] and options["no_sync"] and index + 1 < options["accumulate"]:

@@ -9,15 +9,16 @@ from mpi4py import MPI
 
 from rankdeck.c10d import _agreement
 from rankdeck.c10d._agreement import TEXT_LENGTH
+from rankdeck.c10d._work import Votes
 
 
 class Agreement(_agreement.Agreement):
-    """Announces operations by an all-reduce (MAX) of (hash, -hash, vote): if all hashes are equal, the first two results add up to 0."""
+    """Announces operations by an all-reduce (MAX) of (hash, -hash, vote, -vote): if all hashes are equal, the first two results add up to 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._mine, self._all = array("q", [0, 0, 0]), array("q", [0, 0, 0])
-        self._arguments = ([self._mine, 3, MPI.INT64_T], [self._all, 3, MPI.INT64_T], MPI.MAX)
+        self._mine, self._all = array("q", [0] * 4), array("q", [0] * 4)
+        self._arguments = ([self._mine, 4, MPI.INT64_T], [self._all, 4, MPI.INT64_T], MPI.MAX)
         self._request = MPI.REQUEST_NULL
 
     def start(self, what: str, vote: int) -> None:
@@ -25,14 +26,15 @@ class Agreement(_agreement.Agreement):
         mine[0] = sign = zlib.crc32(what.encode())
         mine[1] = -sign
         mine[2] = vote
+        mine[3] = -vote
         self._request = self._comm.Iallreduce(*self._arguments)
 
     def _is_answered(self) -> bool:
         return self._request.Test()
 
-    def _result(self) -> tuple[bool, int]:
+    def _result(self) -> tuple[bool, Votes]:
         found = self._all
-        return not found[0] + found[1], found[2]
+        return not found[0] + found[1], Votes(found[2], -found[3])
 
     def _exchange_texts(self, text: bytes) -> _Texts:
         return _Texts(self._comm, text)

@@ -85,21 +85,28 @@ class ProcessGroup(_group.ProcessGroup):
     def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Request:
         source = MPI.ANY_SOURCE if rank is None else rank
         with Block(unit(host), host.numel()) as datatype:
-            return _Request(self._transfers.Irecv([memory(host), 1, datatype], source=source, tag=tag))
+            return _Request(self._transfers.Irecv([memory(host), 1, datatype], source=source, tag=tag), host.nbytes)
 
 
 class _Request:
-    """A transfer over MPI; methods: see `_work.Request`."""
+    """A transfer over MPI; methods: see `_work.Request`. `size`: bytes that must arrive; None: it is sent."""
 
-    def __init__(self, request: MPI.Request) -> None:
-        self._request, self._status = request, MPI.Status()
+    def __init__(self, request: MPI.Request, size: int | None = None) -> None:
+        self._request, self._status, self._size = request, MPI.Status(), size
 
     @property
     def source(self) -> int:
         return self._status.source
 
     def is_done(self) -> bool:
-        return self._request.Test(self._status)
+        if not self._request.Test(self._status):
+            return False
+        size, self._size = self._size, None
+        if size is not None and not self._status.Is_cancelled():
+            came = self._status.Get_elements(MPI.BYTE)
+            if came not in (size, MPI.UNDEFINED):
+                raise ValueError(f"{came} bytes came for a tensor of {size}")
+        return True
 
     def cancel(self) -> None:
         self._request.Cancel()

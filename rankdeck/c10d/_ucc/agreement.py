@@ -14,6 +14,7 @@ from rankdeck.c10d._agreement import TEXT_LENGTH
 from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.context import Call, Team, UccError, make_arguments
 from rankdeck.c10d._ucc.peers import Peers
+from rankdeck.c10d._work import Votes
 
 _MISSING = -1
 """In the place of a rank whose data has not arrived. No hash is negative."""
@@ -44,7 +45,7 @@ class Agreement(_agreement.Agreement):
         ctypes.memmove(self._all, self._empty, len(self._empty))
         self._call.post()
 
-    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
+    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> Votes:
         def is_given_up() -> bool:
             self._peers.check()
             return is_over()
@@ -62,15 +63,15 @@ class Agreement(_agreement.Agreement):
             self._peers.check()
         return False
 
-    def _result(self) -> tuple[bool, int]:
+    def _result(self) -> tuple[bool, Votes]:
         found = self._all[:]
         hashes = found[::2]
         if hashes.count(hashes[0]) == self._team.size and hashes[0] != _MISSING:
-            return True, max(found[1::2])
+            return True, Votes(max(found[1::2]), min(found[1::2]))
         silent = [rank for rank, value in enumerate(hashes) if value == _MISSING]
         if silent:
             raise UccError(f"UCC reports success, but the data of ranks {silent} is missing")
-        return False, 0
+        return False, Votes(0, 0)
 
     def _exchange_texts(self, text: bytes) -> _Texts:
         return _Texts(self._team, text)
