@@ -148,14 +148,15 @@ def sleeps() -> bool:
 
 
 def place() -> str:
-    """Returns where the main thread is: file, line and function of the script's innermost frame."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    library = os.path.dirname(threading.__file__)
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith((library, _OURS)):
+    """Returns where the main thread is, as file, line and function: its innermost frame, and that of the script below it."""
+    frame = inner = sys._current_frames().get(threading.main_thread().ident or 0)
+    libraries = (os.path.dirname(threading.__file__), *_OUR_FOLDERS)
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
         frame = frame.f_back
-    if frame is None:
-        return "an unknown place"
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+    places = dict.fromkeys(
+        f"{one.f_code.co_filename}:{one.f_lineno} ({one.f_code.co_name})" for one in (inner, frame) if one is not None
+    )
+    return ", called from ".join(places)
 
 
 def is_collective(frame: FrameType) -> bool:
