@@ -40,7 +40,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.9- rankdeck
-	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.8- engine/node
+	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.8- engine/node engine/linux
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

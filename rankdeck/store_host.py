@@ -15,10 +15,15 @@ import json
 import os
 import signal
 import sys
+import traceback
 from datetime import timedelta
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
+
+NO_TORCH, NO_STORE = 69, 70
+"""Exit status if this Python has no torch, so that ranks need no store either, and if torch can't open the store. The state machine
+of runs (`engine/core/run/store_events.py`) uses the same numbers."""
 
 PREFIX = "rankdeck/elastic"
 """Prefix of the keys that the supervisor and the ranks of an elastic training use."""
@@ -29,7 +34,14 @@ def main() -> None:
     del sys.path[0]  # the folder of this file, whose modules must not hide others
     descriptor, host, port, news = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     show_title(sys.argv[5])
-    store = open_store(descriptor, host, port)
+    try:
+        store = open_store(descriptor, host, port)
+    except ModuleNotFoundError as error:
+        print(f"{sys.executable}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(NO_TORCH if error.name == "torch" else NO_STORE)
+    except Exception:  # noqa: BLE001 - of torch, or of its libraries
+        traceback.print_exc()
+        sys.exit(NO_STORE)
     with contextlib.suppress(OSError):  # a full disk
         print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
     if news:

@@ -53,6 +53,8 @@ from engine.supervisor.watches.hold import HoldWatch
 from engine.supervisor.watches.imports import ImportWatch
 from engine.supervisor.watches.join import JoinWatch
 from engine.supervisor.watches.rejoin import RejoinWatch
+from engine.supervisor.watches.store import PERIOD as STORE_PERIOD
+from engine.supervisor.watches.store import StoreWatch
 
 SAVE_PERIOD = 5.0
 """Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
@@ -127,6 +129,7 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             "the watch of imports": imports,
         }
         parts |= {part: partial(look_regularly, watch) for part, watch in watches.items()}
+        parts["the watch of the store"] = partial(look_regularly, StoreWatch(run, ingest), STORE_PERIOD)
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone

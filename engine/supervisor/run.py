@@ -50,10 +50,10 @@ class Watch(Protocol):
         """Looks once, in less than a millisecond. `now`: seconds since the epoch."""
 
 
-async def look_regularly(watch: Watch) -> None:
-    """Lets a watch look once in `WATCH_PERIOD`, until it is cancelled."""
+async def look_regularly(watch: Watch, period: float = WATCH_PERIOD) -> None:
+    """Lets a watch look once in `period` seconds, until it is cancelled."""
     while True:
-        await asyncio.sleep(WATCH_PERIOD)
+        await asyncio.sleep(period)
         watch.look(time.time())
 
 

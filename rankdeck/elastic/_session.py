@@ -137,6 +137,7 @@ class _Session:
         self.excepthook = sys.excepthook
         if self.standing.generation > 0:
             self.handover.take()
+        log(joining=True)  # from here on this rank waits for others, first for the store
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
         self.replacement = Replacement(state, self.standing, self.news, self.handover, connect(), self.timeout)

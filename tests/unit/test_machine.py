@@ -95,7 +95,8 @@ EVENTS: tuple[AnyEvent, ...] = (
     ),
     *(ev.NodeClosed(at=5e3, node=node) for node in ("a", "b", "z")),
     *(ev.StoreOpened(at=5e3, attempt=attempt, node="a", port=1) for attempt in (0, 1, 9)),
-    *(ev.StoreLost(at=5e3, attempt=attempt, reason="x") for attempt in (0, 1, 9)),
+    *(ev.StoreLost(at=5e3, attempt=attempt, reason="x", status=status) for attempt in (0, 1, 9) for status in (1, 70)),
+    *(ev.StoreMissed(at=5e3, attempt=attempt, ranks=(0,)) for attempt in (0, 1, 9)),
     *(ev.RankSpawned(at=5e3, attempt=attempt, rank=rank, pid=1) for attempt in (0, 1, 9) for rank in (-1, 0, 1, 2, 3)),
     *(
         ev.RankEnded(at=5e3, attempt=attempt, rank=rank, status=status, step=3, secondary=status < 0)

@@ -185,9 +185,20 @@ class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
 
 
 class StoreLost(AttemptEvent, frozen=True, kw_only=True):
-    """The store of an attempt ended, or could not be opened."""
+    """The store of an attempt ended, or could not be opened.
+
+    `reason`: why, with the last line of the store's output. `status`: of its process; None: unknown. `advice`: the next step.
+    """
 
     reason: str
+    status: int | None = None
+    advice: str = ""
+
+
+class StoreMissed(AttemptEvent, frozen=True, kw_only=True):
+    """Ranks wait for a store that is gone."""
+
+    ranks: tuple[int, ...]
 
 
 class RankSpawned(ProcessEvent, frozen=True, kw_only=True):
@@ -314,6 +325,7 @@ AnyEvent = (
     | NodeClosed
     | StoreOpened
     | StoreLost
+    | StoreMissed
     | RankSpawned
     | RankWaiting
     | RankJoined

@@ -42,7 +42,7 @@ from engine.core.run.rank_events import (
     rejoin_overdue,
 )
 from engine.core.run.requests import kill_requested, restart_requested, stop_requested
-from engine.core.run.store_events import store_lost, store_opened
+from engine.core.run.store_events import store_lost, store_missed, store_opened
 
 
 def launch(event: ev.RunLaunched) -> Step:
@@ -105,6 +105,8 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return store_opened(state, event)
         case ev.StoreLost():
             return store_lost(state, event)
+        case ev.StoreMissed():
+            return store_missed(state, event)
         case ev.RankSpawned():
             return rank_spawned(state, event)
         case ev.RankWaiting():

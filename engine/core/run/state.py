@@ -184,6 +184,7 @@ class RunState(Value, frozen=True, kw_only=True):
     interfaces: tuple[tuple[str, str], ...] = ()
     """The network interface by which each node reaches the others, as `(node, name)`."""
     store_trouble: str = ""
+    """How the store of this attempt was lost, and the next step; empty: it was not."""
     spare_nodes: int = 0
     """Nodes on which the run may go on if one of `nodes` is lost."""
     spare_names: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
-from engine.core.words import import_words, preload_words
+from engine.core.words import import_words, preload_words, rank_words
 
 RELIEF = ("moving", "even", "restored")
 """Kinds of notices about health that need no action of a user."""
@@ -81,8 +81,10 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"{told}; {preload_words(preload)}" if preload else told, "notice" if preload else "info"
         case ev.StoreOpened(node=node, port=port):
             return f"attempt {after.attempt}: the store listens on {node} port {port}", "info"
-        case ev.StoreLost(reason=reason):
-            return f"the store was lost: {reason}", "error"
+        case ev.StoreLost(reason=reason, advice=advice):
+            return f"the store was lost: {reason}" + (f"; {advice}" if advice else ""), "error"
+        case ev.StoreMissed(ranks=ranks):
+            return f"{rank_words(ranks)} can't join without the store", "error"
         case ev.RankSpawned() | ev.RankWaiting() | ev.RankJoined() | ev.RankEnded() | ev.RankLost():
             return _rank_words(event, before, after)
         case ev.RejoinOverdue():

@@ -138,10 +138,12 @@ class StoreReported(Report, frozen=True, kw_only=True, tag="store"):
 
 
 class StoreLossReported(Report, frozen=True, kw_only=True, tag="store_lost"):
-    """The store of an attempt has ended, or can't be started."""
+    """The store of an attempt has ended, or can't be started. `status`: of its process, if known; `output`: the end of what it wrote."""
 
     attempt: Number
     reason: str
+    status: int | None = None
+    output: str = ""
 
 
 class AttemptCleared(Report, frozen=True, kw_only=True, tag="cleared"):

@@ -9,7 +9,7 @@ import signal
 import socket
 
 from engine.linux.processes import kill_group, lives, start_process, start_time
-from engine.node.agent.files import open_log
+from engine.node.agent.files import file_size, open_log, read_from
 from engine.node.agent.folders import read_title
 from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.room import Room
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from engine.node.agent.jobs import StartJob
+
+
+MOST_OUTPUT = 4000
+"""Bytes of a store's last output that are reported."""
 
 
 class Store:
@@ -73,7 +77,7 @@ class Store:
             self._failed(attempt, error)
             return
         port = listener.getsockname()[1]
-        about = {"attempt": attempt, "host": host, "port": port, "news": news}
+        about = {"attempt": attempt, "host": host, "port": port, "news": news, "log": message["log"]}
 
         def started(pid: int, start: int) -> None:
             listener.close()
@@ -134,7 +138,7 @@ class Store:
         """Tells that the store's process has ended, if it is that process."""
         store = self._state.store
         if store is not None and store["pid"] == pid:
-            self._lose(store, f"its process ended with {status}")
+            self._lose(store, "its process ended", status)
 
     def watch(self) -> None:
         """Notices the end of a store that an earlier agent has started: another process reaps it, and does not report it."""
@@ -142,8 +146,9 @@ class Store:
         if self._is_adopted and store is not None and not lives(store["pid"], store["start"]):
             self._lose(store, "its process has ended")
 
-    def _lose(self, store: Message, reason: str) -> None:
-        self.send(type="store_lost", attempt=store["attempt"], reason=reason)
+    def _lose(self, store: Message, reason: str, status: int | None = None) -> None:
+        output = read_from(store["log"], max(0, file_size(store["log"]) - MOST_OUTPUT), MOST_OUTPUT)
+        self.send(type="store_lost", attempt=store["attempt"], reason=reason, status=status, output=output)
         self._state.store, self._state.dirty = None, True
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ from engine.core.checks.node_findings import limit_finding, login_finding
 from engine.core.checks.room import room_for_ranks
 from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary, why_again
+from engine.core.failures.store import store_words
 from engine.core.metrics.gpu_use import read_use
 from engine.core.metrics.process_use import process_use
 from engine.core.metrics.resources import values_of_gpu, values_of_process
@@ -99,8 +100,8 @@ class Reports:
                 self._take_process_use(node, news)
             case reports.StoreReported():
                 self._take_store(node, news)
-            case reports.StoreLossReported(attempt=attempt, reason=reason):
-                self._take_lost_store(attempt, reason)
+            case reports.StoreLossReported():
+                self._take_lost_store(news)
             case reports.AttemptCleared():
                 self._relay.take_cleared(node, news)
             case reports.DaemonWanted():
@@ -153,7 +154,7 @@ class Reports:
             self._warn_of_login(node, hello)
             self._warn_of_limits(node)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
-            self._take_lost_store(state.attempt, "it ended with its agent")
+            self._take_lost_store(reports.StoreLossReported(attempt=state.attempt, reason="it ended with its agent"))
         if not hello.library:
             library = pack(LIBRARY)
             self._agents.send(node, requests.InstallLibrary(name=library.name, tar=library.tar))
@@ -189,12 +190,21 @@ class Reports:
                 )
             )
 
-    def _take_lost_store(self, attempt: int, reason: str) -> None:
+    def _take_lost_store(self, lost: reports.StoreLossReported) -> None:
         """Reports that the store was lost. Where ranks rejoin, they may have met before; what they reported then is read first."""
 
         def report() -> None:
             self._ingest.catch_up()
-            self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
+            said = store_words(lost.reason, lost.status, lost.output, str(self._run.paths.store_log(lost.attempt)))
+            self._run.handle(
+                ev.StoreLost(
+                    at=time.time(),
+                    attempt=lost.attempt,
+                    reason=said.reason,
+                    status=lost.status,
+                    advice=said.advice,
+                )
+            )
 
         async def report_later() -> None:
             await asyncio.sleep(REPORT_TIME)
@@ -251,7 +261,7 @@ class Reports:
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
         note(f"{node} could not {failed.request}: {reason}")
         if failed.request in ("library", "open_store", "tell"):
-            self._take_lost_store(attempt, reason)
+            self._take_lost_store(reports.StoreLossReported(attempt=attempt, reason=reason))
         elif failed.request == "daemon":
             self._orders.take_mpirun_end(node, 1, reason)
         elif failed.request == "spawn":
