@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    AnyPath = Union[str, os.PathLike[str]]  # noqa: UP007 - Python 3.8
+    AnyPath = Union[str, os.PathLike[str]]
 
 NOT_REGULAR = "it is not a regular file"
 

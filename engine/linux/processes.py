@@ -124,14 +124,14 @@ def signal_process(pid: int, start: int, number: int) -> bool:
         number: of the signal.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # Python 3.9
+        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # novermin: Python 3.9
         try:
             if not lives(pid, start):
                 return False
             if handle is None:
                 os.kill(pid, number)
             else:
-                signal.pidfd_send_signal(handle, number)
+                signal.pidfd_send_signal(handle, number)  # novermin
             return True
         finally:
             if handle is not None:
