@@ -178,6 +178,7 @@ TIERS = {
     "c10d": "the process groups over MPI",
     "ucc": "the process group over UCC",
     "programs": "programs of others, with the libraries that people use",
+    "versions": "other versions of torch and Python in ranks",
     "peers": "torch's own tests, over our process groups",
 }
 """What each folder of tests is about."""

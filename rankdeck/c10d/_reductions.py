@@ -17,7 +17,7 @@ Datatype = TypeVar("Datatype")
 
 FLOATS = (torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
-UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+UNSIGNED = tuple(getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name))  # torch 2.3
 INTEGERS = (torch.uint8, *UNSIGNED, torch.int8, torch.int16, torch.int32, torch.int64)
 HALVES = (torch.float16, torch.bfloat16)
 

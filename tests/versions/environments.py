@@ -1,0 +1,84 @@
+"""Environments with another torch and another Python than rankdeck's, as users have them. Made on demand, kept below `~/.cache`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.installing import UnavailableError, install
+
+SECONDS = 1800
+"""Within which an environment is there: an older torch is a build for CUDA of 5 GB."""
+
+
+class Versions(NamedTuple):
+    """A torch, and a Python that has it."""
+
+    torch: str
+    python: str
+
+    def __str__(self) -> str:
+        return f"torch-{self.torch}-python-{self.python}"
+
+
+MATRIX = (
+    Versions("2.1.2", "3.10"),
+    Versions("2.2.2", "3.9"),
+    Versions("2.4.1", "3.10"),
+    Versions("2.5.1", "3.12"),
+    Versions("2.6.0", "3.9"),
+    Versions("2.7.1", "3.13"),
+    Versions("2.8.0", "3.12"),
+    Versions("2.10.0", "3.12"),
+    Versions("2.13.0", "3.13"),
+)
+"""What `make versions` tries. `make versions-ci` tries one old and one middle torch of them; the newest is the one of all other tests."""
+
+
+def find_python(version: str) -> str:
+    """Returns a Python of a version such as `3.10`, from PATH or pyenv.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    own = [str(path / "bin" / "python") for path in sorted(pyenv.glob(f"{version}.*"))]
+    for program in [*own, shutil.which(f"python{version}")]:
+        if program and subprocess.run([program, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            return program
+    raise UnavailableError(f"there is no Python {version}")
+
+
+@contextlib.contextmanager
+def environment(versions: Versions) -> Iterator[Path]:
+    """Makes an environment, unless it is there, and removes it where `RANKDECK_TESTS_DROP` is set, since all of them take 50 GB.
+
+    Yields:
+        Its Python.
+
+    Raises:
+        UnavailableError: it can't be had here.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "rankdeck-tests" / "versions" / str(versions)
+    if not (folder / "ready").exists():
+        _make(folder, versions)
+    yield folder / "bin" / "python"
+    if "RANKDECK_TESTS_DROP" in os.environ:
+        shutil.rmtree(folder.resolve())
+
+
+def _make(folder: Path, versions: Versions) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    minor = int(re.split(r"\.", versions.torch)[1])
+    numpy = "numpy<2" if minor < 3 else "numpy"  # torch up to 2.2 was built with numpy 1
+    install("venv", [find_python(versions.python), "-m", "venv", str(folder)], seconds=SECONDS)
+    argv = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"torch=={versions.torch}", numpy]
+    install(f"pip install torch {versions.torch} for Python {versions.python}", argv, seconds=SECONDS)
+    (folder / "ready").touch()

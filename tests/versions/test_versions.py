@@ -1,0 +1,147 @@
+"""rankdeck with the torch and the Python of a user's environment: `make versions`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.installing import UnavailableError
+from tests.support import DEADLINE, wait_until
+from tests.versions.environments import MATRIX, Versions, environment
+
+ROOT = Path(__file__).parents[2]
+
+MODULES = """
+import importlib, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+for path in sorted(pathlib.Path(sys.argv[1], "rankdeck").rglob("*.py")):
+    name = ".".join(path.relative_to(sys.argv[1]).with_suffix("").parts)
+    if name.rpartition(".")[2] in ("__init__", "_command", "_sharded") or ".c10d._" in name:
+        continue  # those that need a newer torch, or a library
+    try:
+        importlib.import_module(name)
+    except ImportError as error:  # an API of a newer torch
+        assert "torch" in (error.name or ""), error
+"""
+
+GROUPS = """
+import faulthandler, sys
+sys.path.insert(0, sys.argv[1])
+faulthandler.dump_traceback_later(100, exit=True)
+import torch, torch.distributed as dist
+from rankdeck._autoload import register
+from rankdeck._torch_compat import has_keys
+register()
+store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+store.set("here", "1")
+assert has_keys(store, ["here"]) and not has_keys(store, ["here", "there"]) and not has_keys(store, ["there"])
+for _ in range(10):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    for _ in range(20):
+        value = torch.ones(1000)
+        value.label = "of the interpreter"
+        dist.all_reduce(value, async_op=True)
+        del value  # a thread of torch frees it, for which it needs the interpreter's lock
+    dist.destroy_process_group()
+"""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module", params=MATRIX, ids=str)
+def python(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The Python of an environment. Skips where it can't be had."""
+    versions: Versions = request.param
+    try:
+        with environment(versions) as found:
+            yield str(found)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def rankdeck(tmp_path: Path) -> Iterator[Command]:
+    """The command, with folders of its own, and with all of torch in its processes."""
+    folders = {f"XDG_{name}_HOME": str(tmp_path / name.lower()) for name in ("STATE", "CONFIG")}
+    runtime = tempfile.mkdtemp(prefix="rd")  # the path of a socket is short
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("RANKDECK_", "PYTHON"))}
+    env = {**known, **folders, "XDG_RUNTIME_DIR": runtime}
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "rankdeck_command", *words]
+        return subprocess.run(
+            argv,
+            env=env,
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            timeout=3 * DEADLINE,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    yield call
+    for run in json.loads(call("ps", "--json").stdout or "[]"):
+        call("stop", run["run"])
+
+
+def status(rankdeck: Command, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(rankdeck("status", run, "--json").stdout)
+    return found
+
+
+def test_modules_of_ranks_need_no_newer_python(python: str) -> None:
+    done = subprocess.run([python, "-c", MODULES, str(ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_groups_end_and_keys_are_found(python: str) -> None:
+    done = subprocess.run([python, "-c", GROUPS, str(ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("warm", ["true", "false"])
+def test_smoke_trains(python: str, rankdeck: Command, warm: str) -> None:
+    settings = ["--set", f"launch.python={python}", "--set", f"launch.warm={warm}"]
+    done = rankdeck("launch", "smoke", "--cold", *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "final loss" in done.stdout
+
+
+@pytest.mark.parametrize("recipe", ["hello", "ddp_mlp"])
+def test_recipes_run(python: str, rankdeck: Command, recipe: str, tmp_path: Path) -> None:
+    profile = tmp_path / "of_a_recipe.toml"
+    profile.write_text(
+        f'schema = 1\nname = "{recipe}"\n[backend]\nname = "gloo"\n[layout]\nnodes = "localhost:2"\n'
+        f'[recipe]\nname = "{recipe}"\n[launch]\npython = "{python}"\n'
+    )
+    done = rankdeck("launch", str(profile), "--cold")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_killed_rank_rejoins_the_quickstart(python: str, rankdeck: Command) -> None:
+    settings = ["--set", f"launch.python={python}"]
+    run = rankdeck("launch", "quickstart", "--cold", "--detach", *settings).stdout.split()[0]
+
+    def step(rank: int = 0) -> int:
+        found = status(rankdeck, run)
+        assert found["state"] not in ("failed", "stopped"), found
+        return found["ranks"][rank]["step"] or 0
+
+    wait_until(lambda: step() > 5, 2 * DEADLINE, what="ranks train")
+    assert "rank" in rankdeck("stacks", run).stdout
+    rankdeck("kill", run, "--rank", "1")
+    wait_until(lambda: status(rankdeck, run)["state"] == "holding", what="the run holds")
+    last = status(rankdeck, run)["ranks"][0]["step"]
+    rankdeck("restart", run)
+    wait_until(lambda: step(1) > last + 5, 2 * DEADLINE, what="all ranks train again")
+    found = status(rankdeck, run)
+    assert (found["attempt"], [rank["state"] for rank in found["ranks"]]) == (0, ["running"] * 4)
