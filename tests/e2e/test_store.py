@@ -62,7 +62,7 @@ def test_ranks_that_come_to_a_store_that_is_gone_are_ended(rankdeck, write_scrip
 def test_a_store_that_is_killed_while_ranks_wait_in_it_ends_them(rankdeck, write_script, write_profile, work):
     run = launched(rankdeck, write_script, write_profile, on_failure="stop")
     rankdeck.wait_status(run, lambda status: "1 of 2 wait" in status["doing"])
-    (store,) = wait_until(lambda: [one.pid for one in rankdeck.processes() if "store_host" in one.command])
+    (store,) = wait_until(lambda: rankdeck.of_role("store"))
     kill_hard(store)
     rankdeck.wait_state(run, "failed")  # a rank that is connected already may fail by itself first
 
@@ -70,7 +70,7 @@ def test_a_store_that_is_killed_while_ranks_wait_in_it_ends_them(rankdeck, write
 def test_ranks_that_lost_their_store_start_again_with_another(rankdeck, write_script, write_profile, work):
     run = launched(rankdeck, write_script, write_profile, on_failure="restart", max_restarts=1)
     rankdeck.wait_status(run, lambda status: "1 of 2 wait" in status["doing"])
-    (store,) = wait_until(lambda: [one.pid for one in rankdeck.processes() if "store_host" in one.command])
+    (store,) = wait_until(lambda: rankdeck.of_role("store"))
     kill_hard(store)
     rankdeck.wait_status(run, lambda status: status["attempt"] == 1)
     (work / "go").touch()
