@@ -9,7 +9,12 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.core.run.state import RunState
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -165,14 +170,15 @@ def draw_rooms() -> str:
 # --- the state machine -------------------------------------------------------------------------------------------------------
 
 
-def draw_machine() -> str:
-    """The phases of a run and the events that lead from one to another, found by trying every plausible event in every state."""
+@cache
+def _states() -> tuple[set[RunState], dict[tuple[str, str], set[str]]]:
+    """The states of a run with one node and two ranks that plausible events lead to, and the events between two phases."""
     from engine.core.run import events as ev
     from engine.core.run import state as st
     from engine.core.run.machine import launch, step
 
     def plausible(state: st.RunState) -> Iterator[ev.AnyEvent]:
-        """What may happen next to a run with one node and two ranks."""
+        """What may happen next."""
         (node,) = state.nodes
         now = {"at": 0.0, "attempt": state.attempt}
         is_connected, phase = node.link == "up", state.phase
@@ -217,11 +223,77 @@ def draw_machine() -> str:
             if after not in seen and after.attempt <= 1 and after.generation <= 1:
                 seen.add(after)
                 waiting.append(after)
+    return seen, found
+
+
+def draw_machine() -> str:
+    """The phases of a run and the events that lead from one to another, found by trying every plausible event in every state."""
+    from engine.core.run import state as st
+
     order = [phase.__name__ for phase in st.Phase.__args__]
     lines = ["```mermaid", "stateDiagram-v2", "  [*] --> Opening: RunLaunched"]
-    for (before, to), names in sorted(found.items(), key=lambda one: [order.index(name) for name in one[0]]):
+    for (before, to), names in sorted(_states()[1].items(), key=lambda one: [order.index(name) for name in one[0]]):
         lines.append(f"  {before} --> {to}: {', '.join(sorted(names))}")
     return "\n".join([*lines, "```"])
+
+
+def draw_table() -> str:
+    """What every event does in every phase, found by trying one of each kind for each rank in every state."""
+    from engine.core.run import actions as act
+    from engine.core.run import events as ev
+    from engine.core.run import state as st
+    from engine.core.run.machine import step
+
+    def event_of(kind: type[ev.Event], state: st.RunState, rank: int) -> ev.AnyEvent:
+        """An event about a rank or the node of the current attempt."""
+        values = {
+            "at": 9.0, "node": "n", "attempt": state.attempt, "rank": rank, "generation": state.generation, "by": "", "reason": "", "pid": 1,
+            "signal": 9, "status": 1, "port": 1, "agent_pid": 1, "seconds": 1.0, "kind": "nan", "ranks": (rank,), "text": "", "policy": "stop",
+            "check": "", "fails": False, "modules": (("torch", 1.0),), "run": "r", "name": "r", "nodes": (("n", (0, 1)),), "on_failure": "hold",
+            "max_restarts": 1, "job": "1",
+        }  # fmt: skip
+        if issubclass(kind, ev.ProcessEvent):
+            values["generation"] = state.generation_of(rank)
+        if kind is ev.NodeConnected:
+            values.pop("ranks")
+        if kind is ev.KillRequested:
+            values["pid"] = None
+        return kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})  # type: ignore[return-value]
+
+    order = [phase.__name__ for phase in st.Phase.__args__]
+    cells: dict[tuple[str, str], set[str]] = {}
+    # One of the states that differ only in what no cell depends on, such as the order in which ranks ended.
+    alike = {
+        (
+            state.phase,
+            state.on_failure,
+            *map(type, state.ranks),
+            state.nodes[0].link,
+            state.store_port,
+            state.joined,
+            state.elastic,
+            state.store_trouble,
+            state.restarts,
+            state.failed_at,
+            state.attempt,
+            tuple(getattr(one, "status", 0) for one in state.ranks),
+        ): state
+        for state in sorted(_states()[0], key=repr)
+    }
+    for state in alike.values():
+        for kind in ev.AnyEvent.__args__:
+            for rank in range(len(state.ranks) if issubclass(kind, (ev.RankEvent, ev.KillRequested)) else 1):
+                after, actions = step(state, event_of(kind, state, rank))
+                cell = cells.setdefault((kind.__name__, type(state.phase).__name__), set())
+                if type(after.phase) is not type(state.phase):
+                    cell.add(type(after.phase).__name__)
+                elif after != state or not all(isinstance(action, act.Ignore) for action in actions):
+                    cell.add("+")
+    lines = [f"| | {' | '.join(order)} |", "|---" * (len(order) + 1) + "|"]
+    for kind in ev.AnyEvent.__args__:
+        row = (sorted(cells[kind.__name__, phase], key=lambda one: [*order, "+"].index(one)) for phase in order)
+        lines.append(f"| {kind.__name__} | {' | '.join(', '.join(cell) or '·' for cell in row)} |")
+    return "\n".join(lines)
 
 
 # --- the document ------------------------------------------------------------------------------------------------------------
@@ -229,7 +301,7 @@ def draw_machine() -> str:
 
 def current(text: str) -> str:
     """The document with its drawings renewed."""
-    for name, drawing in (("rooms", draw_rooms()), ("machine", draw_machine())):
+    for name, drawing in (("rooms", draw_rooms()), ("machine", draw_machine()), ("table", draw_table())):
         begin, end = f"<!-- {name}: made by docs/rooms.py -->", f"<!-- end of {name} -->"
         head, _, rest = text.partition(begin)
         text = f"{head}{begin}\n{drawing}\n{end}{rest.partition(end)[2]}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Variable, family_of
 from engine.core.plan.backend_names import backends_in
-from engine.core.plan.environment import EnvWarning
+from engine.core.plan.environment import INHERITED, EnvWarning
 from engine.core.plan.key_places import Places
 from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan
@@ -19,9 +19,6 @@ from engine.core.plan.profile import Profile
 
 MIN_LIKENESS = 0.5
 """Similarity for suggesting a name instead of one that does not exist."""
-
-INHERITED = "your environment"
-"""The place of a variable that the profile does not set."""
 
 MAX_VALUE = 40
 """Characters of a value in a message."""

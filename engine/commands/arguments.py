@@ -134,7 +134,7 @@ SET = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a key of the profile, such as layout.ranks_per_node=2. Can be repeated.",
+    help="Override a key of the profile, such as layout.ranks_per_node=2 or env.NCCL_DEBUG=INFO. Can be repeated.",
 )
 
 

@@ -200,6 +200,7 @@ def completion(shell: str) -> None:
 
 def main() -> int:
     """Runs the command line. Returns the exit status; a user's error is two lines, never a traceback."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for characters it lacks
             stream.reconfigure(errors="replace")
@@ -215,5 +216,21 @@ def main() -> int:
         complain(error)
         return error.exit_status
     except OSError as error:  # such as a full disk or a removed folder: a traceback would not help
-        complain(RankdeckError(str(error)))
-        return RankdeckError.exit_status
+        told = RankdeckError(str(error))
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            told = RankdeckError("the current folder was removed", hint="change to another one: cd")
+        complain(told)
+        return told.exit_status
+
+
+def _open_closed_streams() -> None:
+    """Opens standard streams that the caller has closed, as in `<&-`: the next file to be opened would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for the whole process

@@ -9,7 +9,7 @@ from typing import Any
 from engine.client.comparison import read_side
 from engine.commands.output import narrate, print_json, print_line, print_table
 from engine.core.plan.secrets import hidden
-from engine.core.views.comparison import Part, Side, code_difference, compare
+from engine.core.views.comparison import Side, Topic, code_difference, compare
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
 
@@ -53,7 +53,7 @@ def compare_runs(runs: Sequence[RunPaths], *, code: bool, show_secrets: bool, as
         narrate("code, versions and environment were not recorded when these runs were launched")
 
 
-def _data(side: Side, at: int, parts: Sequence[Part]) -> dict[str, Any]:
+def _data(side: Side, at: int, parts: Sequence[Topic]) -> dict[str, Any]:
     """One run as JSON: results as numbers, and its values of what differs."""
     found = {part.title: {row.name: row.values[at] for row in part.rows} for part in parts}
     return {

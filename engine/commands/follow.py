@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import math
 import sys
 from collections.abc import AsyncGenerator, Iterable
 from functools import partial
@@ -15,7 +15,8 @@ from engine.client.run import LocalRun, waits_for
 from engine.commands.bars import LiveBars
 from engine.commands.interrupts import FollowInterrupts
 from engine.commands.output import close_stdout, draw_bars, make_room, narrate
-from engine.commands.show import end_words, exit_status, show_failure
+from engine.commands.rank_input import RankInput
+from engine.commands.show import end_words, exit_status, show_cause
 from engine.commands.tail import Chunk, Follower
 from engine.commands.telling import RunTeller
 from engine.core.errors import SupervisorLostError
@@ -23,10 +24,15 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import QUIET, Notify
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import EventLine, Snapshot, Update
+from engine.core.words import count
 from engine.runs.listing import summarise
+from engine.runs.record import read_plan
 
 POLL = 0.05
 """Seconds between two reads of the ranks' files."""
+
+SILENCE = 3.0
+"""Seconds without any output of ranks, after which is said what they do."""
 
 
 def merged(snapshot: Snapshot, message: Update) -> Snapshot:
@@ -73,18 +79,21 @@ async def snapshots(run: LocalRun) -> AsyncGenerator[tuple[Snapshot, tuple[Event
 # --- launch and attach ---------------------------------------------------------------------------------------------------
 
 
-async def watch(run: LocalRun, *, owner: bool = True, notify: Notify = QUIET) -> int:
+async def watch(
+    run: LocalRun, *, owner: bool = True, notify: Notify = QUIET, rank_input: RankInput | None = None
+) -> int:
     """Prints the ranks' output and the run's events, until the run ends or the user detaches.
 
     Args:
         run: which one.
         owner: Ctrl-C may stop the run (`launch`); otherwise it only detaches (`attach`).
         notify: what happens when the run needs its user.
+        rank_input: passes standard input on to the only rank, whose output is printed as it comes then; None: it has none.
 
     Returns:
         The exit status of the command.
     """
-    interrupts = FollowInterrupts(run, owner=owner)
+    interrupts = FollowInterrupts(run, owner=owner, rank_input=rank_input)
     interrupts.install()
     following = asyncio.create_task(_follow_run(run, interrupts, RunTeller(notify)))
     leaving = asyncio.create_task(interrupts.detached.wait())
@@ -106,6 +115,7 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
+            printer.run_view = snapshot.run
             if snapshot.run.attempt != attempt:
                 attempt = snapshot.run.attempt
                 interrupts.after_answer(partial(printer.turn_to, attempt))
@@ -115,18 +125,19 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
                     interrupts.after_answer(partial(narrate, event.text))
             holding = snapshot.run.state == "holding"
             if holding and not held:
-                interrupts.after_answer(partial(show_failure, snapshot, err=True))
-                interrupts.stop_if_unattended()
+                interrupts.after_answer(partial(interrupts.rank_failed, snapshot))
+            elif held and not holding:
+                interrupts.withdraw_question()
             held = holding
     assert printer is not None
     interrupts.withdraw_question()
     printer.finish()
-    narrate(end_words(snapshot))
-    if snapshot.run.state == "failed":
-        show_failure(snapshot, err=True)
     await teller.close()
-    if snapshot.run.state == "stopped" and interrupts.stopping and snapshot.run.failure is None:
-        return 128 + signal.SIGINT
+    narrate(end_words(snapshot))
+    if snapshot.run.failure is not None:
+        show_cause(snapshot)
+    if snapshot.run.state == "stopped" and interrupts.stopped_by and snapshot.run.failure is None:
+        return 128 + interrupts.stopped_by
     return exit_status(snapshot)
 
 
@@ -138,7 +149,10 @@ class _Printer:
         self._nodes = [rank.node for rank in snapshot.ranks]
         self._attempt = snapshot.run.attempt
         self._follower = self._new_follower()
+        self._silent_until = asyncio.get_running_loop().time() + SILENCE
+        self.run_view = snapshot.run
         self._bars = LiveBars(sys.stdout)
+        self._is_raw = interrupts.has_rank_input
         draw_bars(self._bars)
         self._task = asyncio.create_task(self._print_forever())
 
@@ -148,7 +162,19 @@ class _Printer:
             if not is_asking:
                 self._print(self._follower.poll())
                 self._draw()
+                self._break_silence()
             await asyncio.sleep(0 if self._follower.behind and not is_asking else POLL)
+
+    def _break_silence(self) -> None:
+        """Says once what the ranks do while none of them has printed anything."""
+        if asyncio.get_running_loop().time() < self._silent_until:
+            return
+        self._silent_until = math.inf
+        if self.run_view.state == "starting":
+            imports = "; torch is imported once for all of them" if read_plan(self._run.paths).launch.warm else ""
+            narrate(f"{self.run_view.doing}{imports}")
+        elif self.run_view.state == "running":
+            narrate(self.run_view.doing or f"{count(self.run_view.alive, 'rank')} started, and no output yet")
 
     def turn_to(self, attempt: int) -> None:
         """Continues with the files of this attempt, after the rest of all earlier ones."""
@@ -166,7 +192,9 @@ class _Printer:
         self._follower.close()
 
     def _new_follower(self) -> Follower:
-        return Follower(self._run.paths, self._attempt, list(range(len(self._nodes))), final=True)
+        ranks = list(range(len(self._nodes)))
+        is_raw = self._interrupts.has_rank_input
+        return Follower(self._run.paths, self._attempt, ranks, final=not is_raw, whole=not is_raw)
 
     def _before(self, rank: int) -> str:
         return f"[r{rank} {self._nodes[rank]}] "
@@ -174,13 +202,17 @@ class _Printer:
     def _print(self, chunks: Iterable[Chunk]) -> None:
         try:
             for chunk in chunks:
+                self._silent_until = math.inf
                 make_room()
-                write_chunk(chunk, self._before(chunk.rank))
+                if self._is_raw:
+                    write_as_it_came(chunk)
+                else:
+                    write_chunk(chunk, self._before(chunk.rank))
             sys.stdout.flush()
             sys.stderr.flush()
-        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; the run keeps running
+        except BrokenPipeError:
             close_stdout()
-            self._interrupts.detached.set()
+            self._interrupts.reader_left()
 
     def _draw(self) -> None:
         """Draws the bars below what was printed."""
@@ -197,6 +229,15 @@ def write_chunk(chunk: Chunk, prefix: str) -> None:
     elif prefix:
         head = prefix.encode()
         stream.buffer.writelines((head, lines.replace(b"\n", b"\n" + head), b"\n"))
+    else:
+        stream.buffer.write(chunk.data)
+
+
+def write_as_it_came(chunk: Chunk) -> None:
+    """Writes a rank's output, also a line that has not ended, such as the prompt of `input()`."""
+    stream = sys.stdout if chunk.stream == "out" else sys.stderr
+    if stream.isatty():
+        stream.write("\n".join(map(terminal_line, chunk.data.split(b"\n"))))
     else:
         stream.buffer.write(chunk.data)
 

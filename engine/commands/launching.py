@@ -33,7 +33,9 @@ def launch(
     ctx.exit(follow_launch(*read_given(profile, overrides), detach=detach, cold=cold, as_json=as_json))
 
 
-def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool) -> int:
+def follow_launch(
+    profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool, stdin: bool = False
+) -> int:
     """Starts a run, prints its id and its warnings, and then the output of its ranks.
 
     Args:
@@ -42,11 +44,19 @@ def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool,
         detach: return as soon as it has started.
         cold: without a standby, before or after it.
         as_json: print the id as JSON.
+        stdin: pass standard input on to the only rank.
 
     Returns:
         The exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
     notify = QUIET if detach else read_settings()[0].notify
+    rank_input = None
+    if stdin:
+        from engine.commands.rank_input import RankInput
+
+        rank_input = RankInput()
+        rank = msgspec.structs.replace(profile.rank, wrap=(*rank_input.wrap, *profile.rank.wrap))
+        profile = msgspec.structs.replace(profile, rank=rank)
     begun = begin_launch(profile, places, lingers=not cold)
     if not begun.is_supervised:
         start_supervisor(begun.paths)
@@ -59,4 +69,8 @@ def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool,
     from engine.client.run import LocalRun
     from engine.commands.follow import watch
 
-    return asyncio.run(watch(LocalRun(begun.paths), notify=notify))
+    try:
+        return asyncio.run(watch(LocalRun(begun.paths), notify=notify, rank_input=rank_input))
+    finally:
+        if rank_input is not None:
+            rank_input.close()

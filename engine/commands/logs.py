@@ -30,6 +30,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     grep: re.Pattern[bytes] | None = None
     level: str | None = None
     """The least serious one of `LEVELS`."""
+    split: bool = False
+    """Stderr goes to stderr, and bytes are unchanged; otherwise all lines go to stdout, and bars are their last state."""
 
 
 class _Filter:
@@ -85,9 +87,10 @@ async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
     if wanted.since is not None and not follow and not order.exists() and run.paths.attempt(attempt).exists():
         raise UsageError(
             f"the times at which the ranks of {run.run} wrote are not known",
-            hint="an older rankdeck ran it; leave --since out",
+            hint="leave --since out",
         )
-    follower = Follower(run.paths, attempt, list(range(ranks)) if wanted.rank is None else [wanted.rank])
+    chosen_ranks = list(range(ranks)) if wanted.rank is None else [wanted.rank]
+    follower = Follower(run.paths, attempt, chosen_ranks, final=not wanted.split)
     chosen = _Filter(wanted).chosen
     try:
         ended = asyncio.create_task(wait_settled(run)) if follow else None
@@ -103,6 +106,11 @@ async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
 
 def _print(chunks: Iterable[Chunk], snapshot: Snapshot, wanted: Wanted) -> None:
     for chunk in chunks:
-        write_chunk(chunk, "" if wanted.rank is not None else f"[r{chunk.rank} {snapshot.ranks[chunk.rank].node}] ")
+        prefix = "" if wanted.rank is not None else f"[r{chunk.rank} {snapshot.ranks[chunk.rank].node}] "
+        if wanted.split:
+            write_chunk(chunk, prefix)
+        else:
+            whole = chunk.data if chunk.data.endswith(b"\n") else chunk.data + b"\n"
+            write_chunk(chunk._replace(data=whole, stream="out"), prefix)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -131,23 +131,41 @@ def _with_program(command: _Command) -> _Command:
 @click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)
 @_with_program
 @click.option("--save", metavar="NAME", help="Also save it as a profile of this name.")
+@click.option(
+    "--stdin", is_flag=True, help="Pass standard input on to the only rank, for input(), breakpoint() and pdb."
+)
 @DETACH
 @COLD
 @JSON
 @click.pass_context
 def run(
-    ctx: click.Context, /, *, base: str | None, save: str | None, detach: bool, cold: bool, as_json: bool, **wanted: Any
+    ctx: click.Context,
+    /,
+    *,
+    base: str | None,
+    save: str | None,
+    stdin: bool,
+    detach: bool,
+    cold: bool,
+    as_json: bool,
+    **wanted: Any,
 ) -> None:
     """Run PROGRAM, a script or a recipe, without a profile.
 
     Words after PROGRAM are its arguments: rankdeck run -n 2 train.py --lr 0.1. With --help, a recipe describes its arguments,
-    and nothing is started. The exit status, Ctrl-C and the rest are as for rankdeck launch.
+    and nothing is started. If a rank fails, the others are stopped (launch.on_failure = "stop"), unless --profile or --set says
+    otherwise. The exit status, Ctrl-C and the rest are as for rankdeck launch.
     """
     _help_with_recipe(ctx)
-    profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
+    if stdin and (detach or wanted["ranks"] != 1 or wanted["nodes"] is not None):
+        raise UsageError(
+            "--stdin is for one rank that is followed", hint="rankdeck run -n 1 --stdin, without --detach and --nodes"
+        )
+    on_failure = "stop" if base is None else None  # nobody has chosen to look after it
+    profile, places = make_profile(Wanted(name=save, on_failure=on_failure, **wanted), _base(base))
     if save is not None:
         save_new(profile, places, "--save")
-    ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json))
+    ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json, stdin=stdin))
 
 
 @click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)

@@ -23,6 +23,7 @@ from engine.core.errors import (
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, unplanned_runs
+from engine.runs.record import read_plan
 from engine.runs.standbys import standbys
 
 
@@ -43,8 +44,8 @@ def ps(*, everything: bool, as_json: bool) -> None:
 @JSON
 def status(run: str, *, as_json: bool) -> None:
     """Show the state of a run and of each of its ranks."""
-    found = LocalRun(find_run(run))
-    show.show_status(asyncio.run(found.snapshot()), as_json=as_json)
+    paths = find_run(run)
+    show.show_status(asyncio.run(LocalRun(paths).snapshot()), read_plan(paths).program, as_json=as_json)
 
 
 @click.command()
@@ -78,18 +79,20 @@ def diagnose(
 
 @click.command()
 @RUN
-@click.option("--rank", "-r", type=click.IntRange(min=0), help="Only this rank, its bytes unchanged.")
+@click.option("--rank", "-r", type=click.IntRange(min=0), help="Only this rank.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Which attempt; default: the newest.")
 @click.option(
     "--since", type=Moment(), metavar="TIME", help="Only lines since then: 10m (ago), 14:05, 2026-11-24T14:05."
 )
 @click.option("--grep", type=Pattern(), metavar="PATTERN", help="Only lines with this regular expression.")
 @click.option("--level", type=click.Choice(LEVELS), help="Only lines of this level, and of more serious ones.")
+@click.option("--split", is_flag=True, help="Print the ranks' stderr to stderr, and every byte as it was written.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
 @click.pass_context
 def logs(ctx: click.Context, /, *, run: str, follow: bool, **wanted: Any) -> None:
-    """Print what the ranks of a run wrote, in the order in which they wrote it.
+    """Print what the ranks of a run wrote to stdout and stderr, in the order in which they wrote it.
 
+    Of a progress bar, only the last state is printed, unless with --split.
     The order is known to about a twentieth of a second, and so are the times for --since.
     """
     from engine.commands.logs import Wanted, print_logs

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from engine.client.editor import frame_to_edit
 from engine.commands.checklist import MARKS
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.catalogue import BackendInfo, ProfileEntry
@@ -22,15 +23,15 @@ from engine.core.metrics.resources import RESOURCES
 from engine.core.numbers import age, size_words
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, Submission
-from engine.core.plan.plan import LaunchPlan, PlannedNode, slow_import_words, store_address
+from engine.core.plan.plan import LaunchPlan, PlannedNode, Program, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
-from engine.core.plan.secrets import without_secrets
+from engine.core.plan.secrets import shown_words, without_secrets
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.core.words import rank_words
-from engine.runs.standbys import Standing
+from engine.runs.standbys import StandbyNote
 
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
@@ -177,16 +178,16 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
     print_table(rows)
 
 
-def show_standbys(found: list[Standing]) -> None:
+def show_standbys(found: list[StandbyNote]) -> None:
     """The standbys, for `rankdeck ps --all`."""
     for one in found:
         left = f"for {max(1, round((one.until - time.time()) / 60))} min" if one.until else "with the app"
         print_line(f"standby {one.pid} ({one.python}) stays {left}; rankdeck clean --standby ends it")
 
 
-def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
-    """`rankdeck status`."""
-    run = snapshot.run
+def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
+    """`rankdeck status`. `program`: of the run's plan."""
+    run, words = snapshot.run, shown_words([program.target, *program.args])
     if as_json:
         ranks = [
             {key: getattr(rank, key) for key in STATUS_KEYS} | ({"loss": rank.loss_odd} if rank.loss_odd else {})
@@ -194,7 +195,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         ]
         failure = msgspec.to_builtins(run.failure) if run.failure else None
         print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
-                     "backend": run.backend, "world_size": run.world_size,
+                     "backend": run.backend, "program": words, "world_size": run.world_size,
                      "step": run.step, "steps": run.steps, "loss": run.loss_odd or run.loss, "loss_ranks": run.loss_ranks, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
                      "aside": run.aside, "derived": run.is_derived,
@@ -202,8 +203,9 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""
-    line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
+    line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}"
     click.echo(visible(line))
+    print_line(shlex.join(words))
     if run.loss_ranks:
         click.echo(f"loss of {rank_words(run.loss_ranks)}: {run.loss_odd if run.loss is None else f'{run.loss:.4g}'}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)
@@ -253,19 +255,34 @@ def _gpu_words(gpu: GpuUse | None) -> tuple[str, str]:
     return busy, "" if gpu is None or gpu.memory is None else size_words(gpu.memory)
 
 
-def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
+def show_failure(snapshot: Snapshot) -> None:
     """Prints why a run failed, and what to do."""
     failure = snapshot.run.failure
     if failure is None:
         return
-    click.echo("", err=err)
+    click.echo("")
     lines = [failure.headline, failure.detail, *failure.traceback.splitlines(), failure.hint]
     lines += [f"  {failure.fix}"] if failure.fix else []
     if snapshot.run.restart:
         lines.append(f"rankdeck restart {snapshot.run.run}: {snapshot.run.restart}")
     for line in lines:
         if line:
-            print_line(line, err=err)
+            print_line(line)
+
+
+def show_cause(snapshot: Snapshot) -> None:
+    """What `launch` and `run` say of a failure: the cause, the place in the user's code, and the next step.
+
+    The traceback is among the output of the rank, which was printed before.
+    """
+    run, failure = snapshot.run, snapshot.run.failure
+    assert failure is not None
+    frame = frame_to_edit(failure.traceback)
+    place = f"{frame.file}:{frame.line}" if frame is not None else ""
+    restart = f"rankdeck restart {run.run}: {run.restart}" if run.restart else ""
+    for line in (failure.headline, failure.detail, place, failure.hint, failure.fix, restart):
+        if line:
+            print_line(f"  {line}", err=True)
 
 
 def show_stacks(stacks: Sequence[RankStack], *, as_json: bool) -> None:

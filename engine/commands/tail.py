@@ -40,16 +40,19 @@ class Follower:
         attempt: which one.
         ranks: whose files.
         final: of a line that was overwritten with carriage returns, only the last state is passed on.
+        whole: only whole lines are passed on; else everything as it comes.
     """
 
-    def __init__(self, paths: RunPaths, attempt: int, ranks: list[int], *, final: bool = False) -> None:
+    def __init__(
+        self, paths: RunPaths, attempt: int, ranks: list[int], *, final: bool = False, whole: bool = True
+    ) -> None:
         self._paths, self._attempt = paths, attempt
         self._ranks = ranks
         self._sources: list[tuple[int, Stream]] = [(rank, stream) for rank in ranks for stream in STREAMS]
         self._files: dict[tuple[int, Stream], int] = {}
         self._offsets: dict[tuple[int, Stream], int] = {}
         self._partial: dict[tuple[int, Stream], bytearray] = {}
-        self._final = final
+        self._final, self._whole = final, whole
         self.behind = False
         """Whether the last `poll` left data, so that the next one should follow soon."""
 
@@ -101,6 +104,10 @@ class Follower:
         }
 
     def _lines(self, source: tuple[int, Stream], data: bytes, at: float) -> Iterator[Chunk]:
+        if not self._whole:
+            if data:
+                yield Chunk(*source, data, at)
+            return
         end = data.rfind(b"\n") + 1
         if end:
             lines = bytes(self._partial.pop(source, b"")) + data[:end]

@@ -8,7 +8,7 @@ import sys
 from engine.client.notify import Telling, send, terminal_sequences
 from engine.commands.output import make_room, narrate
 from engine.core.settings import Notify
-from engine.core.views.occasions import Standing, occasion_of, standing, telling
+from engine.core.views.occasions import Condition, condition, occasion_of, telling
 from engine.core.views.view import RunView
 
 
@@ -17,12 +17,12 @@ class RunTeller:
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
-        self._before = Standing()
+        self._before = Condition()
         self._sending: set[asyncio.Task[None]] = set()
 
     def look(self, run: RunView) -> None:
         """Tells what has happened since the last look."""
-        now = standing(run)
+        now = condition(run)
         occasion, self._before = occasion_of(self._before, now), now
         if occasion is None or occasion not in self._notify.on or not self._notify.is_on:
             return

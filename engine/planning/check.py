@@ -19,7 +19,7 @@ from engine.core.checks.findings import (
     Check,
     Clock,
     Finding,
-    Job,
+    JobFacts,
     Machine,
     ProbeListener,
     Routes,
@@ -205,7 +205,7 @@ class _NodesCheck:
         machine = answers.machine = await probe.ask("machine", Machine, **machine_question(plan, node))
         self._tell(machine_findings(plan, node, machine))
         question = job_question(plan)
-        job = answers.job = await probe.ask("job", Job, **question)
+        job = answers.job = await probe.ask("job", JobFacts, **question)
         self._tell(job_findings(plan, node.name, machine, job, full=self._full))
         built_in: tuple[str, ...] = ()
         if self._full:
@@ -322,7 +322,7 @@ async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts |
             async with asyncio.timeout(QUICK):
                 machine = await probe.ask("machine", Machine)
                 if wanted.with_torch:
-                    job = await probe.ask("job", Job, **question)
+                    job = await probe.ask("job", JobFacts, **question)
             if wanted.program:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAUNCH_PROGRAM_TIME + QUICK):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,10 @@ from engine.backends import (
 )
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError
-from engine.core.plan.backend_names import AUTO
+from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.batch import submission_of
+from engine.core.plan.environment import INHERITED, EnvWarning
+from engine.core.plan.interfaces import INTERFACE_NAMES, is_meant
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
@@ -37,6 +40,7 @@ from engine.launchers import local
 from engine.node import cores
 from engine.node.login import in_job
 from engine.planning import recipes
+from engine.planning.interpreters import interpreter_of
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipes import check_arguments, check_backend, check_ranks
@@ -82,8 +86,31 @@ def make_plan(
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
-    plan = with_known_imports(plan)
-    return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places), linger=_linger(profile))
+    plan, wrong = _with_own_interface(with_known_imports(plan))
+    warnings = environment_warnings(profile, plan, os.environ, places)
+    return replace(plan, warnings=(*wrong, *warnings), linger=_linger(profile))
+
+
+def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning, ...]]:
+    """The plan of ranks on this machine alone with its loopback interface, where the environment names an interface that is not here.
+
+    On a login node or in an image, a site's module may set one that only compute nodes have.
+    """
+    if [node.transport for node in plan.nodes] != ["local"]:
+        return plan, ()
+    here, found = [name for _, name in socket.if_nameindex()], []
+    for backend in backends_in(plan.backend.name):
+        variable = INTERFACE_NAMES.get(backend, "")
+        value = os.environ.get(variable, "")
+        if (
+            value
+            and variable not in plan.env
+            and not any(is_meant(name, value, prefixes=backend == "nccl") for name in here)
+        ):
+            problem = f"is {value!r}, and this machine has no such interface; its ranks use lo"
+            found.append(EnvWarning(place=INHERITED, table="", name=variable, problem=problem, hint="unset it here"))
+            plan = replace(plan, env={**plan.env, variable: "lo"})
+    return plan, tuple(found)
 
 
 def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
@@ -270,7 +297,15 @@ class _Draft:
     def _planned(self, settings: BackendSettings) -> LaunchPlan:
         unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=self._python) for slot in self._slots)
         facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
-        return build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
+        plan = build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
+        if (
+            plan.program.kind != "script"
+            or plan.launch.wrap
+            or (words := interpreter_of(Path(plan.program.target))) is None
+        ):
+            return plan
+        program, launch = replace(plan.program, interpreter=words), replace(plan.launch, warm=False)
+        return replace(plan, program=program, launch=launch)
 
     def _ask(self, draft: LaunchPlan) -> None:
         """Asks the nodes on whose facts the plan depends. This machine is not asked about torch if it has no GPU."""

@@ -40,6 +40,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None = None
     nodes: str | None = None
     ranks: int | None = None
+    on_failure: str | None = None
     python: str | None = None
     overrides: Sequence[str] = ()
     """Keys and values as in `--set`; they have priority over the other fields."""
@@ -74,8 +75,9 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
         layout["nodes"] = wanted.nodes
     if wanted.ranks is not None:
         layout["ranks_per_node"] = wanted.ranks
-    if wanted.python is not None:
-        data.setdefault("launch", {})["python"] = wanted.python
+    for key, value in (("python", wanted.python), ("on_failure", wanted.on_failure)):
+        if value is not None:
+            data.setdefault("launch", {})[key] = value
     places = Places(PLACE, {})
     return profile_with_overrides(data, places, wanted.overrides, choices()), places
 

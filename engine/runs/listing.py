@@ -73,7 +73,7 @@ def _launched_at(folder: Path) -> float:
 
 
 def find_run(word: str) -> RunPaths:
-    """The run with that id or unique prefix of an id; `-`: the newest.
+    """The run with that id or unique prefix of an id; `-`: the newest. Of several, the one that is active.
 
     Raises:
         RunNotFoundError: none, or several.
@@ -84,8 +84,9 @@ def find_run(word: str) -> RunPaths:
     if word == "-" and runs:
         return runs[0]
     found = [run for run in runs if word and run.run.startswith(word)]
-    if len(found) == 1:
-        return found[0]
+    active = found if len(found) == 1 else [run for run in found if _is_active(run)]
+    if len(active) == 1:
+        return active[0]
     if found:
         some = ", ".join(run.run for run in found[:5])
         raise RunNotFoundError(
@@ -95,6 +96,11 @@ def find_run(word: str) -> RunPaths:
         "rankdeck ps --all lists them" if runs else "no run was ever launched here; rankdeck launch PROFILE starts one"
     )
     raise RunNotFoundError(f"there is no run {word!r}", hint=hint)
+
+
+def _is_active(paths: RunPaths) -> bool:
+    summary = summarise(paths)
+    return summary is not None and summary.state not in ENDED_WORDS
 
 
 def new_run(name: str) -> RunPaths:

@@ -36,7 +36,7 @@ _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.star
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class StandbyNote(msgspec.Struct, frozen=True, kw_only=True):
     """`standby.json`: a standby that waits.
 
     `start`: of the process, in clock ticks since boot, because another one may get its pid; `key`: of the launches that it can serve; `until`: when it ends, in seconds since the epoch, or 0: with the app that started it;
@@ -83,12 +83,12 @@ def new_standby(plan: LaunchPlan) -> RunPaths:
     return paths
 
 
-def standbys() -> Iterator[tuple[RunPaths, Standing]]:
+def standbys() -> Iterator[tuple[RunPaths, StandbyNote]]:
     """The living standbys of this host."""
     for folder in _own_folders(runs_folder()):
         paths = RunPaths(folder)
         # Written when the lock is held: one that has only just begun must not find it taken.
-        if (standing := find_value(paths.standing, Standing)) is not None and has_process(paths):
+        if (standing := find_value(paths.standing, StandbyNote)) is not None and has_process(paths):
             yield paths, standing
 
 
@@ -100,7 +100,7 @@ def has_process(paths: RunPaths) -> bool:
         return False
 
 
-def end_standby(paths: RunPaths, standing: Standing) -> bool:
+def end_standby(paths: RunPaths, standing: StandbyNote) -> bool:
     """Asks a standby to end. If it has ended already, nothing happens, even if another process has its number.
 
     Returns:
@@ -130,7 +130,7 @@ def _remove_socket(paths: RunPaths) -> None:
     """Removes the socket of a killed standby: where this login has it, or in the runtime folder of the login that started it."""
     with contextlib.suppress(FileNotFoundError, RankdeckError):
         paths.socket.unlink()
-    standing = find_value(paths.standing, Standing)
+    standing = find_value(paths.standing, StandbyNote)
     if standing is not None and Path(standing.socket).name == paths.socket.name:
         with contextlib.suppress(OSError):
             Path(standing.socket).unlink()

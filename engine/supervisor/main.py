@@ -35,7 +35,7 @@ from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
-from engine.runs.standbys import Standing, circumstances
+from engine.runs.standbys import StandbyNote, circumstances
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
@@ -262,7 +262,7 @@ def main_standby(folder: str, seconds: str = "", listener: str = "", lock: str =
     def work() -> RunPaths | None:
         take_lock(paths)
         plan = read_plan(paths)
-        standing = Standing(
+        standing = StandbyNote(
             pid=os.getpid(), start=start_time(os.getpid()), python=plan.python, key=standby_key(plan, circumstances())
         )
         replace_file(paths.standing, msgspec.json.encode(standing))

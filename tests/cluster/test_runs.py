@@ -219,7 +219,7 @@ def test_what_would_fail_late_is_told_while_ranks_start(rankdeck: Deck, launch, 
     assert "no such file" in warned[0]["text"]
     rankdeck.wait_state(run, "holding")
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
 
 
 def test_nodes_that_are_well_are_not_warned_of(rankdeck: Deck, launch, work: Path) -> None:
@@ -434,7 +434,7 @@ def test_a_rank_that_fails_while_its_node_is_away_is_explained(
     failure = rankdeck.wait_state(run, "holding")["failure"]
     assert "ValueError: shapes do not fit" in failure["detail"]
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
 
 
 @pytest.mark.parametrize("words", [["stop"], ["stop", "--now"]])
@@ -489,7 +489,7 @@ def test_a_node_that_loses_all_its_processes_holds_the_run(rankdeck: Deck, launc
     rankdeck.wait_status(run, lambda status: status["ranks"][1]["state"] in ("failed", "lost"))
     rankdeck.wait_state(run, "holding")
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
 
 
 def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path) -> None:

@@ -56,10 +56,10 @@ def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_
     assert "rank 1 raised OSError  [P7]" in holding.stdout
     assert 'launch.setup = "ulimit -n 65536"' in holding.stdout
     rankdeck("stop", run, "--now")
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
     assert rankdeck("diagnose", run).stdout == holding.stdout
     found = json.loads(rankdeck("diagnose", "-", "--json").stdout)
-    assert (found["verdict"]["cause"], found["verdict"]["rank"], found["state"]) == ("P7", 1, "stopped")
+    assert (found["verdict"]["cause"], found["verdict"]["rank"], found["state"]) == ("P7", 1, "failed")
 
 
 def test_ranks_that_lost_their_peer_are_folded_below_the_root_cause(rankdeck, write_script, write_profile):
@@ -137,7 +137,7 @@ def test_what_torch_has_recorded_of_a_timeout_names_the_late_rank(rankdeck, writ
     said = rankdeck("diagnose", run).stdout
     assert said.startswith(f"{run}: {sentence}  [N12]")
     rankdeck("stop", run, "--now")
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
     assert sentence in rankdeck("status", run).stdout
     (attempt,) = (rankdeck.home / "runs" / run).glob("attempt_0")
     (attempt / "nccl_trace_rank_1").write_bytes(b"torn")

@@ -280,7 +280,7 @@ def test_a_stop_reaches_ranks_that_wait_for_a_peer(rankdeck, launch):
     kill_hard(pids(reached(rankdeck, run, 10))[2])
     rankdeck.wait_status(run, lambda status: status["ranks"][0]["note"].startswith("waits"))
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
     wait_until(lambda: not rankdeck.processes())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 
 import pytest
 
@@ -47,7 +46,7 @@ def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, 
     stored = rankdeck.folder(run) / "attempt_0" / "rank_0.out"
     wanted = (work / "sha-0").read_text()
     assert sha(stored.read_bytes()) == wanted
-    assert sha(rankdeck.raw("logs", run, "--rank", "0").stdout) == wanted
+    assert sha(rankdeck.raw("logs", run, "--rank", "0", "--split").stdout) == wanted
     stored.unlink()  # pytest keeps the folders of three sessions
 
 
@@ -65,13 +64,23 @@ def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, 
     ],
     ids=repr,
 )
-def test_logs_of_one_rank_are_its_bytes(rankdeck, write_script, write_profile, data):
+def test_split_logs_of_one_rank_are_its_bytes(rankdeck, write_script, write_profile, data):
     run = rankdeck.launch(
         write_profile(write_script("say.py", f"import os; os.write(1, {data!r}); os.write(2, {data!r})"))
     )
     rankdeck("wait", run)
-    done = rankdeck.raw("logs", run, "--rank", "0")
+    done = rankdeck.raw("logs", run, "--rank", "0", "--split")
     assert (done.returncode, done.stdout, done.stderr) == (0, data, data)
+
+
+def test_a_bar_that_has_ended_is_one_line(rankdeck, write_script, write_profile):
+    bar = (
+        "import sys\nfor n in range(2000): sys.stderr.write(f'\\r{n} of 2000')\nprint('\\nError: no', file=sys.stderr)"
+    )
+    run = rankdeck.launch(write_profile(write_script("bar.py", bar)))
+    rankdeck("wait", run)
+    done = rankdeck("logs", run)
+    assert (done.stdout, done.stderr) == ("[r0 localhost] 1999 of 2000\n[r0 localhost] Error: no\n", "")
 
 
 def test_logs_of_all_ranks_say_whose_line_it_is(rankdeck, write_script, write_profile):
@@ -134,7 +143,7 @@ def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, w
     wait_until(lambda: b"49 of 50" in rankdeck.log(run, 0))
     rankdeck("stop", run, "--now")
     rankdeck("wait", run)
-    assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"\r49 of 50")
+    assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"49 of 50\n")
 
 
 INTERLEAVED = r"""
@@ -151,15 +160,15 @@ for n in range(6):
 def test_both_streams_come_in_the_order_in_which_they_were_written(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("say.py", INTERLEAVED)))
     rankdeck("wait", run)
-    argv = [*rankdeck.argv, "logs", run]
-    both = subprocess.run(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True, timeout=PATIENCE
-    )
+    both = rankdeck("logs", run)
     assert [line.split()[2] for line in both.stdout.splitlines()] == ["0", "1", "2", "3", "4", "5"]
-    assert rankdeck("logs", run, "--grep", "^[45] s").stdout == "[r0 localhost] 4 step\n"
+    assert both.stderr == ""
+    assert rankdeck("logs", run, "--grep", "^[45] s").stdout == "[r0 localhost] 4 step\n[r0 localhost] 5 step\n"
     warned = rankdeck("logs", run, "--level", "warning")
+    assert (warned.stdout, warned.stderr) == ("[r0 localhost] 3 WARNING: odd\n", "")
+    warned = rankdeck("logs", run, "--level", "warning", "--split")
     assert (warned.stdout, warned.stderr) == ("", "[r0 localhost] 3 WARNING: odd\n")
-    assert rankdeck("logs", run, "--since", "1h", "-r", "0").stdout == "0 step\n2 step\n4 step\n"
+    assert rankdeck("logs", run, "--since", "1h", "-r", "0", "--split").stdout == "0 step\n2 step\n4 step\n"
     assert rankdeck("logs", run, "--since", "2099-01-01", "-r", "0").stdout == ""
     wrong = rankdeck("logs", run, "--since", "soon")
     assert (wrong.returncode, "is not a time" in wrong.stderr) == (2, True)

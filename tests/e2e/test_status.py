@@ -88,7 +88,7 @@ def test_status_tells_how_ranks_ended(rankdeck, write_script, write_profile):
         ("running", None),
     ]
     rankdeck("stop", run)
-    status = rankdeck.wait_state(run, "stopped")
+    status = rankdeck.wait_state(run, "failed")
     assert status["ranks"][3]["state"] == "stopped"
 
 

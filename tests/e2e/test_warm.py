@@ -227,7 +227,7 @@ def attempts_of(
         rankdeck.wait_state(run, "holding")
     assert is_fork(rankdeck.agent(run)) == (threads is not None)
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
     assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
     said = [
         [rankdeck.log(run, 0, stream, attempt).decode().replace(run, "RUN") for stream in ("out", "err")]

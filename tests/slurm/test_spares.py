@@ -100,7 +100,7 @@ def test_a_run_that_loses_more_nodes_than_it_has_to_spare_holds(slurm: Slurm, ra
     rankdeck.wait_state(run, "holding")
     assert "it is not a node of Slurm's job" in rankdeck("status", run).stdout
     assert rankdeck("stop", run).returncode == 0
-    rankdeck.wait_state(run, "stopped")
+    rankdeck.wait_state(run, "failed")
 
 
 def test_a_spare_node_that_is_lost_changes_nothing(slurm: Slurm, rankdeck: Deck, run: str, work: Path) -> None:

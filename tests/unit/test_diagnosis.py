@@ -568,3 +568,20 @@ def test_a_rank_that_a_user_has_killed_has_no_advice_beside_what_the_restart_key
     said = explain(2, -9, b"", by="alice")
     assert (said.cause, said.hint) == ("asked", "")
     assert "alice sent it with rankdeck kill" in said.detail
+
+
+def test_frames_of_our_own_wrappers_are_left_out():
+    text = b"""Traceback (most recent call last):
+  File "/home/ann/train.py", line 3, in <module>
+    dist.init_process_group("gloo")
+  File "/runs/x/library/0a1b/rankdeck/_autoload.py", line 90, in joining
+    return original(*arguments, **named)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/opt/torch/distributed/c10d_logger.py", line 81, in wrapper
+    return func(*args, **kwargs)
+ValueError: bad backend
+"""
+    shown = explain(0, 1, text).traceback
+    assert "_autoload" not in shown
+    assert "original(" not in shown
+    assert len(shown.splitlines()) == 6

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.data.editor import Frame, editor_command, frame_to_edit
+from engine.client.editor import Frame, editor_command, frame_to_edit
 
 HERE = Path(__file__)
 

@@ -15,7 +15,7 @@ from engine.core.checks.findings import (
     Device,
     Finding,
     Grid,
-    Job,
+    JobFacts,
     Leftover,
     Machine,
     ProbeListener,
@@ -31,9 +31,10 @@ from engine.core.checks.findings import (
     warn,
 )
 from engine.core.checks.job_findings import job_findings, torch_findings
-from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
+from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.numbers import size_words
 from engine.core.plan.environment import EnvWarning
+from engine.core.plan.interfaces import is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
@@ -73,7 +74,7 @@ MACHINE = Machine(
     interfaces=(("lo", "127.0.0.1"), ("eth0", "10.0.0.1"), ("lo", "::1"), ("ib0", "")), leftovers=(),
 )  # fmt: skip
 SPACE = Space(what="temporary folder", path="/tmp", bytes=20 * GIB, files=None, trouble="")
-JOB = Job(
+JOB = JobFacts(
     workdir="", workdir_writable=True, script=Script(size=2048, sha256="12ab34cd" * 8, trouble=""), module=True,
     torch="2.13.0+cpu", torch_cuda="", has_torch=True, mpi4py="4.1.2", start="", spaces=(SPACE,), shared_memory=8 * GIB,
 )  # fmt: skip

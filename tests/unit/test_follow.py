@@ -40,7 +40,7 @@ def test_a_terminal_that_is_gone_detaches(monkeypatch: pytest.MonkeyPatch) -> No
     async def main() -> None:
         run: Any = None
         interrupts = FollowInterrupts(run, owner=True)
-        interrupts._asking = True
+        interrupts._answer = lambda line: None
         interrupts._read_answer()
         assert interrupts.detached.is_set()
         assert not interrupts.is_asking

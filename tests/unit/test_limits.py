@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.checks.room import room_for_ranks
+from engine.core.checks.capacity import rank_capacity
 from engine.node.limits import (
     OPEN_FILES,
     cpu_limit,
@@ -154,8 +154,8 @@ def test_open_files_are_counted_as_the_agent_raises_them(
 
 
 def test_the_room_on_a_node_is_that_of_its_tightest_limit() -> None:
-    assert room_for_ranks(None, None) is None
-    room = room_for_ranks(1024, 400)
+    assert rank_capacity(None, None) is None
+    room = rank_capacity(1024, 400)
     assert room is not None
     assert room.ranks == 100
-    assert room_for_ranks(70, 400) == min(room_for_ranks(70, None), room_for_ranks(None, 400))  # type: ignore[type-var]
+    assert rank_capacity(70, 400) == min(rank_capacity(70, None), rank_capacity(None, 400))  # type: ignore[type-var]

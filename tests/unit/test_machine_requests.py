@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run.kills import Kills
 from engine.core.run.moves import UNREACHABLE_PATIENCE
 from engine.core.run.requests import RESTART_GUARD, refuses_restart
-from engine.core.run.state import (
-    rank_word,
-    root_cause,
-)
-from tests.run_story import TWO, Story, without_b
+from engine.core.run.state import Alive, Stopping, rank_word, root_cause
+from tests.run_story import TWO, Story, rejoining, without_b
 
 
 def test_ranks_that_were_asked_to_stop_are_stopped_not_failed() -> None:
@@ -98,3 +98,72 @@ def test_a_signal_goes_to_ranks_that_are_alive_and_reachable() -> None:
 
 
 # --- requests that come late
+
+
+@pytest.mark.parametrize("phase", ["running", "ended"])
+def test_a_restart_of_an_earlier_attempt_is_refused_with_the_reason(phase: str) -> None:
+    story = Story().run().end(1, 1).restart().end(0, -2).clear().open_store().spawn()
+    if phase == "ended":
+        story.end(0).end(1).clear().close()
+    before = story.state
+    story.tell(ev.RestartRequested(at=story.at(), by="bob", attempt=0))
+    assert story.state is before
+    assert story.actions == (act.Ignore(reason="you saw attempt 0; attempt 1 has started since"),)
+    story.tell(ev.RestartRequested(at=story.at(), by="bob", attempt=1))
+    assert story.state is not before
+
+
+def test_a_restart_of_an_earlier_generation_is_refused_with_the_reason() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2).join()
+    before = story.state
+    story.tell(ev.RestartRequested(at=story.at(), by="bob", attempt=0, generation=0))
+    assert story.state is before
+    assert story.actions == (act.Ignore(reason="you saw generation 0; generation 1 has begun since"),)
+    story.tell(ev.RestartRequested(at=story.at(), by="bob", attempt=0, generation=1))
+    assert isinstance(story.state.phase, Stopping)
+
+
+def test_a_kill_of_a_process_that_was_replaced_reaches_no_other_one() -> None:
+    story = rejoining()
+    seen = story.state.ranks[2]
+    assert isinstance(seen, Alive)
+    story.end(2, -9).restart()
+    story.tell(ev.RankSpawned(at=story.at(), attempt=0, rank=2, pid=seen.pid + 1, generation=1))
+
+    def kill(pid: int | None) -> tuple[act.Action, ...]:
+        return story.tell(ev.KillRequested(at=story.at(), by="bob", rank=2, signal=9, pid=pid))
+
+    before = story.state
+    refusal = f"you saw process {seen.pid}; process {seen.pid + 1} has replaced it"
+    assert kill(seen.pid) == (act.Ignore(reason=refusal),)
+    assert story.state is before
+    signal = act.SignalRank(node="b", attempt=0, rank=2, signal=9)
+    assert kill(seen.pid + 1) == kill(None) == (signal,)
+
+
+# --- who sent the signal that ended a rank
+
+
+def test_a_kill_explains_the_death_that_it_caused_and_no_later_one() -> None:
+    kills = Kills()
+    kills.take(ev.KillRequested(at=1.0, by="alice", rank=1, signal=9))
+    assert (kills.sender(1, -9), kills.sender(1, -15), kills.sender(0, -9)) == ("alice", "", "")
+    kills.take(ev.RankEnded(at=2.0, attempt=0, rank=1, status=-9))
+    assert kills.sender(1, -9) == ""
+
+
+def test_a_kill_of_a_process_that_was_replaced_explains_nothing() -> None:
+    kills = Kills()
+    kills.take(ev.KillRequested(at=1.0, by="alice", rank=1, signal=9))
+    kills.take(ev.RankSpawned(at=2.0, attempt=0, rank=1, pid=7, generation=1))
+    assert kills.sender(1, -9) == ""
+
+
+@pytest.mark.parametrize(
+    ("killed_by", "outcome"), [("", ("failed", "rank 1: exit 1")), ("alice", ("stopped", "stopped by alice"))]
+)
+def test_who_stops_a_run_that_holds_stops_it_only_if_a_user_has_killed_the_rank(
+    killed_by: str, outcome: tuple[str, str]
+) -> None:
+    story = Story().run().end(1, 1, by=killed_by).stop()
+    assert story.end(0, -2).clear().close().outcome() == outcome

@@ -18,7 +18,7 @@ from engine.client import notify
 from engine.client.notify import Telling, desktop_of, post, run_command, send, terminal_sequences
 from engine.core.run.state import RunWord
 from engine.core.settings import Desktop, Notify, Occasion
-from engine.core.views.occasions import Standing, occasion_of, telling
+from engine.core.views.occasions import Condition, occasion_of, telling
 from tests.support import wait_until
 
 TOLD = Telling("failure", "gpt-k3f9", "gpt", "waits: a rank failed: rank 2 was killed by SIGKILL")
@@ -27,21 +27,21 @@ TOLD = Telling("failure", "gpt-k3f9", "gpt", "waits: a rank failed: rank 2 was k
 @pytest.mark.parametrize(
     ("before", "now", "occasion"),
     [
-        (Standing("running"), Standing("holding"), "failure"),
-        (Standing("running"), Standing("failed"), "failure"),
-        (Standing("holding"), Standing("failed"), "failure"),
-        (Standing("holding"), Standing("stopped"), "end"),
-        (Standing("running"), Standing("succeeded"), "end"),
-        (Standing("running"), Standing("running", True), "stall"),
-        (Standing("running", True), Standing("running", True), None),
-        (Standing("running", True), Standing("running"), None),
-        (Standing("holding"), Standing("holding"), None),
-        (Standing("holding"), Standing("running"), None),
-        (Standing("succeeded"), Standing("stopped"), None),
-        (Standing("queued"), Standing("starting"), None),
+        (Condition("running"), Condition("holding"), "failure"),
+        (Condition("running"), Condition("failed"), "failure"),
+        (Condition("holding"), Condition("failed"), "failure"),
+        (Condition("holding"), Condition("stopped"), "end"),
+        (Condition("running"), Condition("succeeded"), "end"),
+        (Condition("running"), Condition("running", True), "stall"),
+        (Condition("running", True), Condition("running", True), None),
+        (Condition("running", True), Condition("running"), None),
+        (Condition("holding"), Condition("holding"), None),
+        (Condition("holding"), Condition("running"), None),
+        (Condition("succeeded"), Condition("stopped"), None),
+        (Condition("queued"), Condition("starting"), None),
     ],
 )
-def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Standing, now: Standing, occasion: Occasion | None):
+def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Condition, now: Condition, occasion: Occasion | None):
     assert occasion_of(before, now) == occasion
 
 
@@ -56,7 +56,7 @@ def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Standing, now: S
     ],
 )
 def test_what_is_told_says_what_happened_and_why(occasion: Occasion, state: RunWord, text: str):
-    assert telling(occasion, Standing(state, occasion == "stall", "why")) == text
+    assert telling(occasion, Condition(state, occasion == "stall", "why")) == text
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from engine.client import standby
 from engine.node import mpi_proxy
 from engine.runs.paths import RunPaths
-from engine.runs.standbys import Standing
+from engine.runs.standbys import StandbyNote
 from engine.supervisor.standby import lingering
 from engine.supervisor.standby.lingering import Callers
 from tests.support import PATIENCE, listener_of_another_user
@@ -63,7 +63,7 @@ def test_a_launch_does_not_talk_to_a_standby_of_another_user(foreign: Path) -> N
 
 
 def test_a_supervisor_does_not_count_on_a_standby_of_another_user(foreign: Path) -> None:
-    assert not lingering._refresh(Standing(pid=1, start=1, python="python", key="key", socket=str(foreign)))
+    assert not lingering._refresh(StandbyNote(pid=1, start=1, python="python", key="key", socket=str(foreign)))
 
 
 def test_a_standby_takes_no_run_from_another_user(folder: Path) -> None:

@@ -16,7 +16,7 @@ from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_mem
 from engine.node.limits import memory_left
 from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
-from engine.runs.standbys import Standing, circumstances, new_standby
+from engine.runs.standbys import StandbyNote, circumstances, new_standby
 from tests.support import parse_profile
 
 GIB = 1 << 30
@@ -183,7 +183,7 @@ def test_clean_removes_what_a_killed_standby_left(
     socket.touch()
     other.touch()
     paths.standing.write_bytes(
-        msgspec.json.encode(Standing(pid=1, start=1, python="python", key="", socket=str(socket)))
+        msgspec.json.encode(StandbyNote(pid=1, start=1, python="python", key="", socket=str(socket)))
     )
     end_standbys(as_json=False)
     assert capsys.readouterr().out == "there is no standby\n"
@@ -193,7 +193,7 @@ def test_clean_removes_what_a_killed_standby_left(
     paths = new_standby(plan_of())
     paths.lock.touch()
     paths.standing.write_bytes(
-        msgspec.json.encode(Standing(pid=1, start=1, python="python", key="", socket=str(other)))
+        msgspec.json.encode(StandbyNote(pid=1, start=1, python="python", key="", socket=str(other)))
     )
     end_standbys(as_json=False)
     assert not paths.folder.exists()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from engine.client.notify import Telling
 from engine.core.settings import Occasion
-from engine.core.views.occasions import Standing, occasion_of, standing, telling
+from engine.core.views.occasions import Condition, condition, occasion_of, telling
 from engine.core.views.view import RunSummary
 
 
@@ -20,14 +20,14 @@ class RunWatch:
 
     def __init__(self, on: Collection[Occasion], since: float) -> None:
         self._on, self._since = on, since
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, Condition] = {}
 
     def look(self, runs: Iterable[RunSummary]) -> list[Telling]:
         """What the user is told after this reading."""
         told = []
         for run in runs:
-            now = standing(run)
-            before = self._known.get(run.run, Standing() if run.launched_at >= self._since else now)
+            now = condition(run)
+            before = self._known.get(run.run, Condition() if run.launched_at >= self._since else now)
             self._known[run.run] = now
             occasion = occasion_of(before, now)
             if occasion is not None and occasion in self._on:

@@ -15,11 +15,11 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Input
 
+from engine.client.editor import Frame
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from engine.core.views.view import RunSummary
-from tui.data.editor import Frame
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
 from tui.screens.base import DeckScreen

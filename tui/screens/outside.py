@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from textual.app import App, SuspendNotSupported
 
-from tui.data.editor import Frame, editor_command
+from engine.client.editor import Frame, editor_command
 from tui.text.cells import plain_line
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
+from engine.client.editor import Frame, frame_to_edit
 from engine.client.protocols import RunClient
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
-from tui.data.editor import Frame, frame_to_edit
 from tui.data.model import RunModel
 from tui.data.run_link import RunLink
 from tui.keys import first_key

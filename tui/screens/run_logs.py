@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from engine.client.editor import Frame, editor_command, pager_command
 from engine.core.words import count
-from tui.data.editor import Frame, editor_command, pager_command
 from tui.data.log_choice import LogChoice
 from tui.data.log_saving import save_lines, save_text
 from tui.data.model import RunModel

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.views.comparison import Part
+from engine.core.views.comparison import Topic
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.marks import MUTED, shown
 
@@ -18,7 +18,7 @@ SMALLEST = 10
 """Cells of a column, however many runs are compared."""
 
 
-def compare_text(runs: Sequence[str], parts: Sequence[Part], width: int, *, ascii: bool) -> Content:
+def compare_text(runs: Sequence[str], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
     """A table with a column for each run. Rows that differ stand out; subjects but results have only such rows.
 
     Args:

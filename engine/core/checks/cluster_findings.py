@@ -12,7 +12,7 @@ from engine.core.checks.findings import (
     CHECKS,
     Check,
     Finding,
-    Job,
+    JobFacts,
     Machine,
     ProbeListener,
     Routes,
@@ -98,7 +98,7 @@ class Answers(msgspec.Struct, kw_only=True):
     """A node's answers so far."""
 
     machine: Machine | None = None
-    job: Job | None = None
+    job: JobFacts | None = None
     torch: Torch | None = None
 
     @property

@@ -66,7 +66,7 @@ def machine_question(plan: LaunchPlan, node: PlannedNode) -> dict[str, object]:
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:
-    """The parameters of a plan for questions whose answer is `Job`, `Torch` or `ProgramOutput`."""
+    """The parameters of a plan for questions whose answer is `JobFacts`, `Torch` or `ProgramOutput`."""
     program = plan.program
     return {
         "python": plan.python,
@@ -205,7 +205,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank would find on a node.
 
     `workdir`: why it could not start in that folder. `start`: why its Python could not start. `torch_cuda`: the CUDA version of

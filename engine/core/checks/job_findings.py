@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine.core.checks.findings import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
+from engine.core.checks.findings import Finding, JobFacts, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.checks.node_findings import worst
 from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
@@ -27,7 +27,7 @@ BUSY = 0.1
 SHARE = "keep it in a folder that all nodes share, or copy it there"
 
 
-def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, full: bool) -> list[Finding]:
+def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, *, full: bool) -> list[Finding]:
     """Findings that do not need an import of torch.
 
     Args:
@@ -46,7 +46,7 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, ful
     return found
 
 
-def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
+def _workdir(plan: LaunchPlan, node: str, job: JobFacts) -> Finding:
     if job.workdir:
         hint = "create it there, or set launch.workdir to a folder that all nodes share"
         return fail(node, "workdir", f"{plan.workdir}: {_small(job.workdir)}", hint)
@@ -56,7 +56,7 @@ def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
     return ok(node, "workdir", plan.workdir)
 
 
-def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
+def _script(plan: LaunchPlan, node: str, job: JobFacts) -> Finding:
     """What is known of the script; on the first node also what it imports slowly."""
     found = _script_there(plan, node, job)
     if found.state != "ok" or not plan.slow_imports or node != plan.nodes[0].name:
@@ -65,7 +65,7 @@ def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
     return replace(found, text=text, hint=preload_words(plan.offered_preload))
 
 
-def _script_there(plan: LaunchPlan, node: str, job: Job) -> Finding:
+def _script_there(plan: LaunchPlan, node: str, job: JobFacts) -> Finding:
     target = plan.program.target
     match plan.program.kind:
         case "recipe":
@@ -86,7 +86,7 @@ def _script_there(plan: LaunchPlan, node: str, job: Job) -> Finding:
     return ok(node, "script", f"{size_words(job.script.size)}, SHA-256 {job.script.sha256[:8]}")
 
 
-def _disk(node: str, job: Job) -> Finding:
+def _disk(node: str, job: JobFacts) -> Finding:
     found = worst(_space(node, space) for space in job.spaces)
     if found.state == "ok" and job.shared_memory is not None and job.shared_memory < LOW_SHARED:
         text = f"/dev/shm has {size_words(job.shared_memory)}: DataLoader workers may die by SIGBUS"
@@ -130,7 +130,7 @@ def _no_torch(node: str, text: str) -> Finding:
     return fail(node, "torch", text, "set launch.python to a Python that has torch, or load one in launch.setup")
 
 
-def _installed_torch(node: str, machine: Machine, job: Job) -> Finding:
+def _installed_torch(node: str, machine: Machine, job: JobFacts) -> Finding:
     if job.has_torch:
         return ok(node, "torch", f"{job.torch or 'of unknown version'}, not imported by a quick check")
     if job.start:
@@ -138,7 +138,7 @@ def _installed_torch(node: str, machine: Machine, job: Job) -> Finding:
     return _no_torch(node, f"{machine.executable} has no torch")
 
 
-def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> Finding:
+def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts) -> Finding:
     backends = backends_in(plan.backend.name)
     if "mpi" in backends:
         return _mpi(node, machine, job, ())
@@ -151,7 +151,7 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> F
     return skip(node, "backend", "not part of a quick check")
 
 
-def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Finding:
+def _mpi(node: str, machine: Machine, job: JobFacts, built_in: tuple[str, ...]) -> Finding:
     """MPI needs an mpirun, and mpi4py unless torch was built with MPI."""
     if not machine.mpirun:
         hint = 'load it in launch.setup ("module load openmpi"), or install Open MPI or MPICH'
@@ -172,7 +172,7 @@ def _ucc(node: str) -> Finding:
     return skip(node, "backend", "rankdeck's own, with the libucc that ranks find when they start")
 
 
-def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: Job, torch: Torch) -> list[Finding]:
+def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: JobFacts, torch: Torch) -> list[Finding]:
     """Findings from an import of torch."""
     name = node.name
     if torch.timed_out:
@@ -193,7 +193,7 @@ def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: J
     return found
 
 
-def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: TorchFacts) -> Finding:
+def _backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, facts: TorchFacts) -> Finding:
     if facts.trouble:
         return fail(node, "backend", f"torch raises an exception: {facts.trouble}", "reinstall torch")
     if not facts.distributed:

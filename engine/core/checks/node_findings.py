@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from engine.core.checks.capacity import rank_capacity
 from engine.core.checks.findings import Finding, Login, Machine, State, fail, ok, skip, warn
-from engine.core.checks.room import room_for_ranks
 from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
+from engine.core.plan.interfaces import INTERFACE_NAMES, is_meant
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count
 
@@ -32,7 +33,6 @@ LOW_FILE_SIZE = 1 << 30
 FILES_PER_PEER, FILES_PER_RANK = 4, 100
 """Open files of a rank: connections to each other rank for a few process groups, and files that Python and torch open."""
 
-INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 LINGER = "loginctl enable-linger"
 
@@ -125,7 +125,7 @@ def _cores(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     """The first limit that is too low."""
-    room = room_for_ranks(machine.open_files, machine.processes)
+    room = rank_capacity(machine.open_files, machine.processes)
     if room is not None and room.ranks < len(node.ranks):
         return fail(node.name, "limits", room.words(len(node.ranks)), room.hint)
     files = FILES_PER_RANK + FILES_PER_PEER * plan.world_size
@@ -238,21 +238,6 @@ def _named_interface(plan: LaunchPlan, node: str, machine: Machine, variable: st
         return fail(node, "interface", f"{variable} is {wanted!r}, which reaches no other node", hint)
     address = next(address for name, address in machine.interfaces if name == chosen[0])
     return ok(node, "interface", f"{chosen[0]}, {address}, by {variable}")
-
-
-def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
-    """Whether a variable's value selects an interface.
-
-    Args:
-        name: of the interface.
-        wanted: the value.
-        prefixes: NCCL's format: prefixes of names, `=eth0` for a complete name, `^docker,lo` for all others. Gloo takes names.
-    """
-    if not prefixes:
-        return name in wanted.split(",")
-    others, exact = wanted.startswith("^"), wanted.lstrip("^").startswith("=")
-    words = wanted.lstrip("^").lstrip("=").split(",")
-    return any(name == word if exact else name.startswith(word) for word in words) != others
 
 
 def _seconds(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -38,6 +39,8 @@ _THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File
 """A thread in what follows."""
 _STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')
 """A frame of the code that starts the program."""
+_OWN_FRAME = re.compile(r'  File "[^"\n]*/rankdeck/_(?:autoload|collectives|imports|metrics)\.py", line \d')
+"""A frame of a function of torch that rankdeck wraps."""
 _UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
 """First line of a syntax error, which has no traceback."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
@@ -193,8 +196,8 @@ def exception_line(raised: Traceback) -> str:
 
 
 def shortened(chain: list[Traceback]) -> str:
-    """A chain of tracebacks, limited to `MAX_LINES` and `MAX_BYTES`, without native frames."""
-    lines = [line for one in chain for line in one.lines if not _NATIVE_FRAME.match(line)]
+    """A chain of tracebacks, limited to `MAX_LINES` and `MAX_BYTES`, without native frames and those of rankdeck's own wrappers."""
+    lines = [line for one in chain for line in _without_own(one.lines) if not _NATIVE_FRAME.match(line)]
     lines = [line if len(line) <= MAX_LINE else line[:MAX_LINE] + "…" for line in lines]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -204,6 +207,15 @@ def shortened(chain: list[Traceback]) -> str:
             end.pop(0)
         lines = [*begin, _CUT, *end]
     return "\n".join(lines)
+
+
+def _without_own(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a traceback without frames of rankdeck's wrappers around functions of torch."""
+    is_own = False
+    for line in lines:
+        is_own = _OWN_FRAME.match(line) is not None or (is_own and line.startswith("    "))
+        if not is_own:
+            yield line
 
 
 def _size(lines: list[str]) -> int:

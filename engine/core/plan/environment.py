@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+INHERITED = "your environment"
+"""The place of a variable that the profile does not set."""
+
 
 class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
     """A variable without the intended effect. The launch continues.

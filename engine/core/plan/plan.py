@@ -63,6 +63,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["recipe", "script", "module"]
     target: str
     args: tuple[str, ...]
+    interpreter: tuple[str, ...] | None = None
+    """Words before a script that is no Python program, such as `/bin/bash`; empty: it is an executable; None: Python runs it."""
 
     @property
     def title(self) -> str:

@@ -72,7 +72,8 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
         wrap = tuple(with_place(word, place, plan.world_size) for word in wrap)
     if folder:
         wrap = tuple(word.replace("{run}", folder) for word in wrap)
-    return (*plan.launch.wrap, *wrap, plan.python, "-u", *target, *args)
+    python = (plan.python, "-u") if program.interpreter is None else program.interpreter
+    return (*plan.launch.wrap, *wrap, *python, *target, *args)
 
 
 def rank_environment(

@@ -8,7 +8,7 @@ from engine.core.run import state as st
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
-from engine.core.run.state import root_cause, status_words
+from engine.core.run.state import cause_words, root_cause
 
 EXIT_TO_BE_REPLACED = 75
 """Exit status of a rank that can't leave a lost generation and asks for a new process. `rankdeck.elastic` uses the same number. A
@@ -23,7 +23,7 @@ def on_failure(state: st.RunState, at: float) -> Step:
     if isinstance(phase, st.Done) and may_fall_back(state):
         why = f"{state.backend} failed on {state.node_of(rank).name}, rank {rank}: {phase.setup_error}"
         return stop(state, st.Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
-    reason = _cause_words(rank, phase)
+    reason = cause_words(rank, phase)
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
     if isinstance(phase, st.Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_uncounted(state, at)
@@ -35,14 +35,10 @@ def on_failure(state: st.RunState, at: float) -> Step:
 def with_cause(state: st.RunState, phase: st.Stopping) -> st.Stopping:
     """Corrects the reason of what follows, where a rank that failed by itself first was seen to end after the ranks that lost it."""
     cause = root_cause(state)
-    if not phase.cause or cause is None or (words := _cause_words(*cause)) == phase.cause:
+    if not phase.cause or cause is None or (words := cause_words(*cause)) == phase.cause:
         return phase
     reason = words + phase.then.reason.removeprefix(phase.cause)
     return replace(phase, cause=words, then=replace(phase.then, reason=reason))
-
-
-def _cause_words(rank: int, phase: st.Done | st.Gone) -> str:
-    return f"rank {rank}: {status_words(phase.status) if isinstance(phase, st.Done) else 'lost'}"
 
 
 def _wants_replacement(state: st.RunState, rank: int, phase: st.Done) -> bool:

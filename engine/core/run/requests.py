@@ -9,8 +9,10 @@ from msgspec.structs import replace
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run import state as st
+from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, close, ignore, next_attempt, stop, up_nodes
 from engine.core.run.rejoin import rejoin, why_no_rejoin
+from engine.core.run.state import cause_words, root_cause
 
 RESTART_GUARD = 5.0
 """Seconds after the start of an attempt in which another restart request counts as the same one: a key pressed twice, a script that
@@ -18,11 +20,17 @@ retries. After another failure, a new request counts immediately."""
 
 
 def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
-    """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first."""
+    """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first.
+
+    A run that holds has failed, whoever ends it, unless it holds because a user has killed a rank.
+    """
     outcome = st.Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
     match state.phase:
         case st.Opening():
             return close(state, outcome, event.at)
+        case st.Holding() if not event.again and (cause := root_cause(state)) is not None and not _was_killed(cause[1]):
+            failed = st.Outcome(word="failed", reason=cause_words(*cause))
+            return stop(state, failed, event.at, at_once=event.at_once, cause=failed.reason)
         case st.Starting() | st.Running() | st.Holding():
             return stop(state, outcome, event.at, at_once=event.at_once)
         case st.Stopping(then=then, at_once=at_once):
@@ -48,6 +56,11 @@ def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
             return ignore(state, f"the run has ended already: {ended.word}")
         case _ as never:
             assert_never(never)
+
+
+def _was_killed(phase: st.Done | st.Gone) -> bool:
+    """Whether a user's signal ended a rank."""
+    return isinstance(phase, st.Done) and phase.by not in ("", ON_NAN)
 
 
 def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:

@@ -293,6 +293,11 @@ def root_cause(state: RunState) -> tuple[int, Done | Gone] | None:
     return rank, phase
 
 
+def cause_words(rank: int, phase: Done | Gone) -> str:
+    """The failure of a rank in a few words: `rank 2: exit 1`."""
+    return f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+
+
 def status_words(status: int) -> str:
     """An exit status in words: `exit 3`, `SIGKILL`.
 

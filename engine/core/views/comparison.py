@@ -46,14 +46,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return len(set(self.values)) > 1
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of one subject. `results` has all; the other subjects have only what differs."""
 
     title: str
     rows: tuple[Row, ...]
 
 
-def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Part, ...]:
+def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Topic, ...]:
     """What front ends show of a comparison.
 
     Args:
@@ -69,12 +69,12 @@ def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Part,
         Row(name=key, values=tuple(shown(key, one[key]) if key in one else NOTHING for one in tables)) for key in keys
     ]
     parts = [
-        Part(title="results", rows=tuple(results)),
-        Part(title="settings", rows=tuple(settings)),
-        Part(title="plan", rows=_differing(sides, lambda side: _plan_facts(side.plan))),
-        Part(title="code", rows=_code_rows(sides)),
-        Part(title="versions", rows=_differing(sides, lambda side: side.origin.versions if side.origin else None)),
-        Part(
+        Topic(title="results", rows=tuple(results)),
+        Topic(title="settings", rows=tuple(settings)),
+        Topic(title="plan", rows=_differing(sides, lambda side: _plan_facts(side.plan))),
+        Topic(title="code", rows=_code_rows(sides)),
+        Topic(title="versions", rows=_differing(sides, lambda side: side.origin.versions if side.origin else None)),
+        Topic(
             title="environment", rows=_differing(sides, lambda side: side.origin.environment if side.origin else None)
         ),
     ]

@@ -9,7 +9,7 @@ from engine.core.settings import Occasion
 from engine.core.views.view import RunSummary, RunView
 
 
-class Standing(NamedTuple):
+class Condition(NamedTuple):
     """What decides whether a user is told. `reason`: for people, raw."""
 
     state: RunWord = "starting"
@@ -17,15 +17,15 @@ class Standing(NamedTuple):
     reason: str = ""
 
 
-def standing(run: RunSummary | RunView) -> Standing:
+def condition(run: RunSummary | RunView) -> Condition:
     """How a run stands."""
     if isinstance(run, RunSummary):
-        return Standing(run.state, run.stalled, run.reason)
+        return Condition(run.state, run.stalled, run.reason)
     reason = run.failure.headline if run.failure is not None else run.doing
-    return Standing(run.state, run.stall is not None, reason)
+    return Condition(run.state, run.stall is not None, reason)
 
 
-def occasion_of(before: Standing, now: Standing) -> Occasion | None:
+def occasion_of(before: Condition, now: Condition) -> Occasion | None:
     """What has happened to a run between two looks at it; None: nothing that its user needs to know."""
     if now.state != before.state and now.state in ("failed", "holding"):
         return "failure"
@@ -36,7 +36,7 @@ def occasion_of(before: Standing, now: Standing) -> Occasion | None:
     return None
 
 
-def telling(occasion: Occasion, now: Standing) -> str:
+def telling(occasion: Occasion, now: Condition) -> str:
     """What the user is told, raw."""
     words = "ranks hang" if occasion == "stall" else "waits: a rank failed" if now.state == "holding" else now.state
     reason = now.reason if occasion != "stall" and now.state != "succeeded" else ""

@@ -9,7 +9,7 @@ from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
-from engine.core.words import import_words, preload_words, rank_words
+from engine.core.words import count, import_words, preload_words, rank_words
 
 RELIEF = ("moving", "even", "restored")
 """Kinds of notices about health that need no action of a user."""
@@ -49,7 +49,7 @@ def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
 def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[str, str]:
     match event:
         case ev.RunLaunched(name=name, backend=backend, backend_note=note, backend_is_auto=is_auto):
-            launched = f"{name} launched with {len(after.ranks)} ranks"
+            launched = f"{name} launched with {count(len(after.ranks), 'rank')}"
             if not note:
                 return launched, "info"
             return f"{launched} on {backend}; {note}", "notice" if is_auto else "warning"

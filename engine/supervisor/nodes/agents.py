@@ -25,6 +25,7 @@ from engine.installed import LIBRARY
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.linux.files import replace_file
+from engine.linux.folders import make_folders
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
@@ -183,7 +184,7 @@ class Agents:
         self.links[node].remember_folder(hello.folder)
         where = self._run.paths.node_folder_note(node)
         with contextlib.suppress(OSError):
-            where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(str(where.parent))
             replace_file(where, hello.folder.encode())
 
     def _known_folder(self, node: str) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.core.checks.cluster_findings import Answers, comparisons
-from engine.core.checks.findings import Clock, Finding, Job, Machine, job_question, machine_question
+from engine.core.checks.findings import Clock, Finding, JobFacts, Machine, job_question, machine_question
 from engine.core.checks.job_findings import job_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings
 from engine.core.plan.plan import LaunchPlan, PlannedNode
@@ -138,7 +138,7 @@ async def _check_node(
         received = time.time()
         clock, machine, job = said.answers
         at = msgspec.convert(clock, Clock).time
-        answers.machine, answers.job = msgspec.convert(machine, Machine), msgspec.convert(job, Job)
+        answers.machine, answers.job = msgspec.convert(machine, Machine), msgspec.convert(job, JobFacts)
     except (TimeoutError, ValueError):
         return []
     return [

@@ -9,8 +9,8 @@ from typing import assert_never
 
 import msgspec
 
+from engine.core.checks.capacity import rank_capacity
 from engine.core.checks.node_findings import limit_finding, login_finding
-from engine.core.checks.room import room_for_ranks
 from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary, why_again
 from engine.core.failures.store import store_words
@@ -234,7 +234,7 @@ class Reports:
 
     def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
         """Gives a node up that has no room for its ranks, before any of them starts."""
-        room, ranks = room_for_ranks(hello.open_files, hello.processes), len(self._run.ranks_of(node))
+        room, ranks = rank_capacity(hello.open_files, hello.processes), len(self._run.ranks_of(node))
         if room is None or room.ranks >= ranks:
             return False
         self._agents.links[node].close()

@@ -32,7 +32,7 @@ from engine.runs.imports import with_known_imports
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_value
-from engine.runs.standbys import Standing, circumstances, end_standby, new_standby, standbys
+from engine.runs.standbys import StandbyNote, circumstances, end_standby, new_standby, standbys
 
 
 def stay(plan: LaunchPlan) -> None:
@@ -58,7 +58,7 @@ def stay(plan: LaunchPlan) -> None:
         paths = new_standby(plan)
         lock = take_lock(paths)
         listener = _listen(paths)
-        standing = Standing(
+        standing = StandbyNote(
             pid=os.getpid(),
             start=start_time(os.getpid()),
             python=plan.python,
@@ -77,7 +77,7 @@ def is_memory_low() -> bool:
     return left is not None and is_memory_short(*left)
 
 
-def _refresh(standing: Standing) -> bool:
+def _refresh(standing: StandbyNote) -> bool:
     """Lets another standby stay longer. Returns whether it listens."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(5.0)
@@ -172,7 +172,7 @@ class Callers:
 
     def _note_deadline(self) -> None:
         with contextlib.suppress(OSError):
-            standing = read_value(self._paths.standing, Standing)
+            standing = read_value(self._paths.standing, StandbyNote)
             standing = msgspec.structs.replace(standing, until=time.time() + self._seconds)
             replace_file(self._paths.standing, msgspec.json.encode(standing))
 

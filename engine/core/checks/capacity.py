@@ -13,7 +13,7 @@ THREADS_PER_RANK = 4
 """Processes and threads that a rank has at least: the main thread, and those of gloo and torch."""
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """The number of ranks that a node has room for, and what limits it."""
 
     ranks: int
@@ -25,20 +25,20 @@ class Room(NamedTuple):
         return f"room for {count(self.ranks, 'rank')}, not {ranks}: {self.limit}"
 
 
-def room_for_ranks(open_files: int | None, processes: int | None) -> Room | None:
+def rank_capacity(open_files: int | None, processes: int | None) -> Capacity | None:
     """The room on a node; None: nothing is known to limit it.
 
     Args:
         open_files: how many files an agent may open; None: any number.
         processes: how many more processes and threads the user may start; None: any number.
     """
-    rooms = []
+    limits = []
     if open_files is not None:
         fit = max(0, open_files - FILES_OF_AGENT) // FILES_PER_OWN_RANK
         hint = "set a higher hard limit of open files (nofile) in /etc/security/limits.conf"
-        rooms.append(Room(fit, f"at most {open_files} open files", hint))
+        limits.append(Capacity(fit, f"at most {open_files} open files", hint))
     if processes is not None:
         limit = f"at most {processes} more processes and threads, and a rank needs {THREADS_PER_RANK}"
         hint = "request more from the scheduler, or raise nproc in /etc/security/limits.conf or TasksMax of systemd"
-        rooms.append(Room(processes // THREADS_PER_RANK, limit, hint))
-    return min(rooms, default=None)
+        limits.append(Capacity(processes // THREADS_PER_RANK, limit, hint))
+    return min(limits, default=None)
