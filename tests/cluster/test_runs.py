@@ -80,7 +80,7 @@ def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Cal
 
 def agents(node: Node) -> list[int]:
     """The agents and wardens of a node."""
-    return [one.pid for one in node.processes() if re.search(r"python\S* -I -S -c import os,sys,zlib", one.command)]
+    return [one.pid for one in node.processes() if re.match("rankdeck: (agent|warden) ", one.command)]
 
 
 def numbers(deck: Deck, run: str, rank: int) -> list[int]:
