@@ -103,7 +103,7 @@ def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write
     for rank in range(3):
         assert rankdeck.log(run, rank, attempt=0) == b"attempt 0\n"
         assert rankdeck.log(run, rank, attempt=1) == b"attempt 1\n"
-    assert rankdeck("logs", run, "--rank", "2", "--attempt", "0").stdout == "attempt 0\n"
+    assert rankdeck("logs", run, "--rank", "2", "--attempt", "0", "--split").stdout == "attempt 0\n"
     assert rankdeck("logs", run, "--rank", "2").stdout == "attempt 1\n"
 
 
