@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+import struct
 import traceback
 from collections.abc import Iterator
 
@@ -42,25 +43,65 @@ def let_go(error: BaseException) -> None:
         seen = seen.__context__ or seen.__cause__
 
 
-def connections() -> Iterator[socket.socket]:
-    """Yields the TCP connections of this process as duplicates, each open until the next. Listening sockets are left out."""
+def _own_sockets() -> Iterator[socket.socket]:
+    """Yields the TCP sockets of this process as duplicates, each open until the next."""
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile, not a socket, or not connected
+        with contextlib.suppress(OSError):  # closed meanwhile, or not a socket
             if stat.S_ISSOCK(os.stat(int(number)).st_mode):
-                with socket.socket(fileno=os.dup(int(number))) as connection:
-                    connection.getpeername()
-                    if connection.family in (socket.AF_INET, socket.AF_INET6):
-                        yield connection
+                with socket.socket(fileno=os.dup(int(number))) as own:
+                    if own.family in (socket.AF_INET, socket.AF_INET6):
+                        yield own
+
+
+def connections() -> Iterator[socket.socket]:
+    """Yields the TCP connections of this process. Listening sockets are left out."""
+    for own in _own_sockets():
+        with contextlib.suppress(OSError):  # not connected
+            own.getpeername()
+            yield own
 
 
 def sockets() -> set[int]:
     """Returns the inodes of this process's TCP connections, because numbers of descriptors are reused."""
-    return {os.fstat(connection.fileno()).st_ino for connection in connections()}
+    return {_inode(connection) for connection in connections()}
+
+
+def listeners() -> set[int]:
+    """Returns the inodes of this process's listening sockets."""
+    return {_inode(own) for own in _own_sockets() if _listens(own)}
 
 
 def shut_down(inodes: set[int]) -> None:
     """Shuts connections down, so that threads that wait for them wake up. Their owner closes them."""
     for connection in connections():
-        if os.fstat(connection.fileno()).st_ino in inodes:
+        if _inode(connection) in inodes:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def stand_in(known: set[int], world: int) -> None:
+    """Connects to the group that forms in this process in place of its peers, and closes the connections again.
+
+    Of two ranks of gloo one listens for the other, and waits for the connection without a socket that could be shut down. A connection
+    begins with the number of the pair that it is for, counted from 0 (`Listener::haveConnection`). A rank that gets one for a peer that is
+    lost goes on, and finds the connection closed.
+
+    Args:
+        known: inodes of the listening sockets that existed before the group.
+        world: number of ranks.
+    """
+    for own in _own_sockets():
+        if _listens(own) and _inode(own) not in known:
+            for pair in range(world):
+                with contextlib.suppress(OSError), socket.socket(own.family) as peer:
+                    peer.settimeout(1.0)
+                    peer.connect(own.getsockname())
+                    peer.sendall(struct.pack("=q", pair))
+
+
+def _inode(own: socket.socket) -> int:
+    return os.fstat(own.fileno()).st_ino
+
+
+def _listens(own: socket.socket) -> bool:
+    return bool(own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

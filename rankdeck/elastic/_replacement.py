@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,13 +55,22 @@ class Replacement:
         handover: where the state is left.
         store: a connection that exists before the first generation: what is newer is shut down while a lost generation forms.
         timeout: seconds that a phase other than training may take, such as an evaluation.
+        interrupt: wakes the main thread if it waits for a peer. It is called again until the main thread has left, because that one may
+            open further connections before it waits.
     """
 
     def __init__(
-        self, state: State, standing: Standing, news: News, handover: Handover, store: Any, timeout: float
+        self,
+        state: State,
+        standing: Standing,
+        news: News,
+        handover: Handover,
+        store: Any,
+        timeout: float,
+        interrupt: Callable[[], None],
     ) -> None:
         self._state, self._standing, self._news, self._handover = state, standing, news, handover
-        self._store, self._timeout = store, timeout
+        self._store, self._timeout, self._interrupt = store, timeout, interrupt
 
     def watch(self, generation: int) -> None:
         """Watches the main thread, in a thread of its own, until it has left this generation."""
@@ -71,6 +81,8 @@ class Replacement:
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
             while self._is_bound(generation):
                 time.sleep(CHECK_INTERVAL)
+                if self._standing.inside and self._standing.generation == generation:
+                    self._interrupt()
                 now = time.monotonic()
                 if not is_stuck():
                     asleep_since = now

@@ -22,9 +22,11 @@ from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._leaving import (
     PeerLostError,
     let_go,
+    listeners,
     may_be_peers_fault,
     shut_down,
     sockets,
+    stand_in,
     words_of,
 )
 from rankdeck.elastic._news import News
@@ -131,7 +133,9 @@ class _Session:
         )
         self.handover = Handover(state, self.standing)
         self.others: set[int] = set()
-        """Inodes of the sockets that existed before this generation."""
+        """Inodes of the connections that existed before this generation."""
+        self.listeners: set[int] = set()
+        """Inodes of the listening sockets that existed before this generation."""
         self.sockets: set[int] | None = None
         """Inodes of the process group's sockets; None while the group forms."""
         self.excepthook = sys.excepthook
@@ -140,7 +144,9 @@ class _Session:
         log(joining=True)  # from here on this rank waits for others, first for the store
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
-        self.replacement = Replacement(state, self.standing, self.news, self.handover, connect(), self.timeout)
+        self.replacement = Replacement(
+            state, self.standing, self.news, self.handover, connect(), self.timeout, self._interrupt
+        )
         self._watch_streams()
         self.news.start()
 
@@ -252,8 +258,17 @@ class _Session:
         if self.standing.inside:
             if "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
-            shut_down(self.sockets if self.sockets is not None else sockets() - self.others)
+            self._interrupt()
         self.replacement.watch(generation)
+
+    def _interrupt(self) -> None:
+        """Wakes the main thread if it waits for a peer."""
+        if self.sockets is not None:
+            shut_down(self.sockets)
+        else:
+            shut_down(sockets() - self.others)
+            if "gloo" in self.backend:
+                stand_in(self.listeners, self.standing.world)
 
     # joining a generation
 
@@ -311,7 +326,7 @@ class _Session:
         standing = self.standing
         if "nccl" in self.backend:
             device()
-        self.others, self.sockets, standing.inside = sockets(), None, True
+        self.others, self.listeners, self.sockets, standing.inside = sockets(), listeners(), None, True
         # A separate connection, which `_peer_lost` can shut down while the main thread waits in it.
         store = dist.PrefixStore(f"{self._board().prefix}/group", connect())  # type: ignore[attr-defined]
         limit = timedelta(seconds=min(CONNECT_TIMEOUT * 2**standing.attempt, self.timeout))

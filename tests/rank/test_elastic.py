@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import queue
 import socket
+import struct
 import sys
 import threading
 import time
@@ -16,10 +17,10 @@ import pytest
 import torch
 
 from rankdeck.elastic import PeerLostError, State, _board, _replacement, _session
-from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
+from rankdeck.elastic._leaving import let_go, listeners, may_be_peers_fault, shut_down, sockets, stand_in, words_of
 from rankdeck.elastic._news import News
 from rankdeck.elastic._share import Standing
-from tests.support import wait_until
+from tests.support import PATIENCE, wait_until
 
 
 def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
@@ -228,3 +229,20 @@ def test_only_the_connections_that_are_meant_are_shut_down() -> None:
             assert kept.recv(1) == b"x"
             third = socket.create_connection(server.getsockname())  # the listening socket was left alone
             third.close()
+
+
+def test_a_group_that_forms_gets_a_closed_connection_in_place_of_each_peer():
+    with socket.create_server(("127.0.0.1", 0)) as older:
+        known = listeners()
+        with socket.create_server(("127.0.0.1", 0)) as group:
+            stand_in(known, 3)
+            group.settimeout(PATIENCE)
+            pairs = []
+            for _ in range(3):
+                with group.accept()[0] as peer:
+                    pairs.append(struct.unpack("=q", peer.recv(8, socket.MSG_WAITALL))[0])
+                    assert peer.recv(1) == b""
+        older.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            older.accept()
+    assert pairs == [0, 1, 2]
