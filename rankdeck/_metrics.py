@@ -82,7 +82,7 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
 
     Args:
         step: the step just finished, counted from 1.
-        loss: of that step, as this rank sees it.
+        loss: Loss of that step, as this rank sees it.
         samples: that this rank has trained on since its last call; shown as samples/s.
         **more:
             `tokens`: like `samples`; shown as tok/s.

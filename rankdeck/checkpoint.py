@@ -54,7 +54,6 @@ def folder(name: str, given: str | os.PathLike[str] = "") -> Path:
     """Where a training keeps its checkpoints.
 
     Args:
-        name: of the training.
         given: as the user named it; empty: `$RANKDECK_CHECKPOINTS`, else `checkpoints/<name>` in the working directory.
     """
     return Path(given or os.environ.get(VARIABLE) or f"checkpoints/{name}")
@@ -95,7 +94,7 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
     """Writes a checkpoint and reports it with `rankdeck.log`. One rank calls it. A failure costs this checkpoint only.
 
     Args:
-        folder: of the checkpoints; it is made.
+        folder: Folder of the checkpoints; it is made.
         step: the last one of the training so far.
         state: as for `write`.
         keep: how many of the newest up to this one stay, at least 1. Later ones are not removed.
@@ -122,7 +121,7 @@ def load(folder: str | os.PathLike[str], *, map_location: Any = "cpu") -> Saved 
     """The newest checkpoint that can be read. If a newer one is damaged, a line on stderr names it.
 
     Args:
-        folder: of the checkpoints; or one file that `write` has made, whose step counts as 0.
+        folder: Folder of the checkpoints; or one file that `write` has made, whose step counts as 0.
         map_location: as for `torch.load`.
 
     Returns:
@@ -154,7 +153,7 @@ def load_on_all_ranks(folder: str | os.PathLike[str], device: torch.device) -> S
 
     Args:
         folder: read by rank 0 only.
-        device: of this rank; the process group's messages go through it.
+        device: Device of this rank; the process group's messages go through it.
 
     Returns:
         The checkpoint, with its tensors on the CPU; None: rank 0 found none.

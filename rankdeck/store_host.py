@@ -58,7 +58,6 @@ def open_store(descriptor: int, host: str, port: int) -> Any:
     """Returns a store that accepts connections from a socket which listens already.
 
     Args:
-        descriptor: of the socket.
         host, port: its address.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it

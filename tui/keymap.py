@@ -44,7 +44,7 @@ def keymap_of(settings: Settings, places: Places) -> dict[str, str]:
 
     Args:
         settings: what the user has written.
-        places: of the keys of the file, for errors.
+        places: Places of the keys of the file, for errors.
 
     Raises:
         ProfileError: there is no such id, no such key, or a key would have two meanings at one place.

@@ -42,7 +42,7 @@ def environment_warnings(
         profile: the user's profile.
         plan: its plan.
         inherited: the user's own environment, which ranks on this machine inherit.
-        places: of the keys of the profile; None: unknown.
+        places: Places of the keys of the profile; None: unknown.
     """
     found: list[EnvWarning] = []
     for path, env in ((("backend", "env"), profile.backend.env), (("env",), profile.env)):
@@ -59,13 +59,7 @@ def environment_warnings(
 
 
 def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
-    """What is wrong with a variable of a profile; None: nothing is known.
-
-    Args:
-        name: of the variable.
-        value: of the variable.
-        plan: of the profile.
-    """
+    """What is wrong with a variable of a profile; None: nothing is known."""
     family = family_of(name)
     if family is None:
         return None

@@ -91,7 +91,6 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """Refuses a launch whose ranks would not meet. Returns an empty text.
 
     Args:
-        output: of the program.
         plan: what would be launched.
 
     Raises:

@@ -36,7 +36,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """Which UCC ranks find.
 
     Args:
-        output: of the program. A crash and a hang prove nothing.
+        output: Output of the program. A crash and a hang prove nothing.
         plan: what would be launched.
 
     Raises:

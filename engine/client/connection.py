@@ -96,7 +96,6 @@ class Connection:
         """Connects to a supervisor that runs in a job, by a step on its node.
 
         Args:
-            paths: of the run.
             submitted: the job.
             node: the supervisor's, as the batch system calls it.
 

@@ -55,7 +55,7 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     """Asks Slurm for the job of a run, and ends the run if its job is over.
 
     Args:
-        paths: of a run that has not ended, as far as is known.
+        paths: Paths of a run that has not ended, as far as is known.
         submitted: its job.
 
     Returns:

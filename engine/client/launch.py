@@ -40,7 +40,7 @@ def begin_launch(
 
     Args:
         profile: what to launch.
-        places: of its keys, for errors.
+        places: Places of its keys, for errors.
         lingers: a standby stays after the run, and one that has stayed is taken.
         own_standby: gives the caller's, once the plan is made.
 

@@ -73,7 +73,7 @@ class RunClient(Protocol):
         Args:
             rank: its number.
             signal: number of the signal.
-            pid: of the process that the user saw: the signal reaches no other one. None: whichever process the rank has.
+            pid: Pid of the process that the user saw: the signal reaches no other one. None: whichever process the rank has.
 
         Raises:
             RankdeckError: the signal reached no process.

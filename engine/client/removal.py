@@ -28,7 +28,6 @@ def remove_run(paths: RunPaths, *, end_rest: Callable[[RunPaths], object] | None
     """Removes a run while holding its lock, so that no supervisor can start on it.
 
     Args:
-        paths: of the run.
         end_rest: ends the processes of a run that has lost plan and supervisor; None: such a run is not removed unless it has ended.
 
     Returns:

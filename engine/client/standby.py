@@ -25,7 +25,7 @@ class Standby:
     """A supervisor without a run.
 
     Args:
-        key: of the launches that it serves.
+        key: Key of the launches that it serves.
         words, answers: the pipes or the socket to it.
     """
 
@@ -37,7 +37,7 @@ class Standby:
         """Starts a standby that ends with this process.
 
         Args:
-            plan: of the run that may be launched.
+            plan: Plan of the run that may be launched.
         """
         paths = new_standby(plan)
         process = start_detached(paths, ["standby", str(paths.folder)], stdin=subprocess.PIPE)

@@ -16,7 +16,6 @@ def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
     """Starts the supervisor of a run, in its own session.
 
     Args:
-        paths: of the run.
         restart_by: the user who has asked for a new attempt.
 
     Raises:
@@ -36,7 +35,6 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
     """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log.
 
     Args:
-        paths: of the run.
         words: after `rankdeck`.
         stdin: as for Popen.
     """

@@ -21,7 +21,7 @@ class LiveBars:
     """The bars on one terminal.
 
     Args:
-        stream: of the terminal; nothing is drawn on anything else.
+        stream: Stream of the terminal; nothing is drawn on anything else.
     """
 
     def __init__(self, stream: TextIO) -> None:

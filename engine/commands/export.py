@@ -46,7 +46,6 @@ def export_run(
     """Writes a run in another format, and says where.
 
     Args:
-        paths: of the run.
         kind: one of `FORMATS`.
         output: a file or folder, or `-`; None: `FORMATS` says which. For wandb and mlflow the name of the project or experiment.
         metric: for a chart.

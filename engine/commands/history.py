@@ -103,7 +103,6 @@ def note_run(paths: RunPaths, text: str | None, star: bool | None) -> None:
     """Changes or prints the note of a run.
 
     Args:
-        paths: of the run.
         text: the new note; None: leave it.
         star: whether the run is marked; None: leave it.
 

@@ -43,9 +43,6 @@ MAX_FRUITLESS = 2
 def main(folder: str) -> int:
     """Runs a submitted run to its end, or to that of this job.
 
-    Args:
-        folder: of the run.
-
     Returns:
         The exit status: 1 if it has failed.
     """

@@ -40,7 +40,7 @@ def follow_launch(
 
     Args:
         profile: what to launch.
-        places: of its keys, for errors.
+        places: Places of its keys, for errors.
         detach: return as soon as it has started.
         cold: without a standby, before or after it.
         as_json: print the id as JSON.

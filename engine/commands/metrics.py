@@ -26,7 +26,6 @@ def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) ->
 
     Args:
         lines: the output of one rank. No time passes between them, so no throughput is derived.
-        metrics: of a profile.
         as_json: one object with `lines` and `end`.
     """
     names = Names(loss=metrics.loss, step=metrics.step, ignore=metrics.ignore)

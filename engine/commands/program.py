@@ -218,8 +218,7 @@ def save_new(profile: Profile, places: Places, option: str = "--name") -> Path:
 
     Args:
         profile: the profile.
-        places: of its keys.
-        option: of the command line, which gives it another name.
+        option: Option of the command line, which gives it another name.
 
     Raises:
         UsageError: there is a profile of this name.

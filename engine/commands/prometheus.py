@@ -210,7 +210,7 @@ def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> 
 
     Args:
         summaries: of runs whose state is told.
-        snapshots: of those that could be asked for the rest.
+        snapshots: Snapshots of those that could be asked for the rest.
     """
     from prometheus_client.core import GaugeMetricFamily as Gauge
     from prometheus_client.core import StateSetMetricFamily

@@ -40,10 +40,9 @@ def report_html(
     """The report.
 
     Args:
-        snapshot: of the run.
         plan: the run's.
         origin: what it was started from; None: not recorded.
-        last_lines: of the stderr of the rank that failed first; empty: none failed.
+        last_lines: Last lines of the stderr of the rank that failed first; empty: none failed.
         now: seconds since the epoch.
         show_secrets: show what looks like a secret, in the plan and in what the rank wrote.
     """

@@ -36,10 +36,9 @@ class Follower:
     """Reads the files of some ranks of one attempt from their beginning.
 
     Args:
-        paths: of the run.
         attempt: which one.
         ranks: whose files.
-        final: of a line that was overwritten with carriage returns, only the last state is passed on.
+        final: Pass on only the last state of a line that was overwritten with carriage returns.
         whole: only whole lines are passed on; else everything as it comes.
     """
 
@@ -72,11 +71,7 @@ class Follower:
             yield from (err, out) if len(written) == 2 and written[1] < written[0] else (out, err)
 
     def replay(self, order: Iterable[Growth]) -> Iterator[Chunk]:
-        """The output so far, in the order in which it was written, as far as that is known.
-
-        Args:
-            order: of the attempt.
-        """
+        """The output so far, in the order in which it was written, as far as that is known."""
         chosen = set(self._sources)
         for growth in order:
             source = (growth.rank, growth.stream)

@@ -19,7 +19,6 @@ def take_over(paths: RunPaths, *, yes: bool) -> None:
     """Removes the note that a run belongs to another host. A supervisor that runs there writes it again; then the run stays there.
 
     Args:
-        paths: of the run.
         yes: does not ask.
 
     Raises:

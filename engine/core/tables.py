@@ -16,7 +16,7 @@ def read_table(package: str, name: str, row: type[Row]) -> list[Row]:
 
     Args:
         package: whose folder has the file.
-        name: of the file, without `.tsv`.
+        name: Name of the file, without `.tsv`.
         row: takes the cells of a row as positional arguments.
     """
     text = (pkgutil.get_data(package, f"{name}.tsv") or b"").decode()

@@ -26,7 +26,6 @@ def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
     """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
 
     Args:
-        path: of the file.
         flags: of `os.open`. A new file is for its owner only.
 
     Raises:
@@ -49,7 +48,6 @@ def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
     """The content of a regular file.
 
     Args:
-        path: of the file.
         most: bytes that it may have.
 
     Raises:
@@ -65,7 +63,6 @@ def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     """Replaces a file so that readers see the old or the new content, never a part.
 
     Args:
-        path: of the file.
         data: its new content.
         mode: its permissions.
 

@@ -14,7 +14,6 @@ def try_lock(path: AnyPath, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
     """Takes the lock of a file without waiting.
 
     Args:
-        path: of the file.
         flags: of `os.open`.
 
     Returns:

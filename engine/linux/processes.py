@@ -121,7 +121,6 @@ def signal_process(pid: int, start: int, number: int) -> bool:
     Args:
         pid: its number.
         start: as `process_status` has told it.
-        number: of the signal.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # novermin: Python 3.9

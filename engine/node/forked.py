@@ -26,7 +26,7 @@ def run(request: Request, descriptors: list[int]) -> None:
     """Runs the program of a request. Returns when it has ended; the interpreter exits next.
 
     Args:
-        request: of the agent, completed by the template.
+        request: Request of the agent, completed by the template.
         descriptors: stdout, stderr, and what the program receives from number 3 on.
 
     Raises:
@@ -93,7 +93,7 @@ def end(path: str, request: Request, rank: int) -> None:
     """What comes after all exit handlers. Records how this process ends, since its parent and the agent may have been killed, and ends it.
 
     Args:
-        path: of the file for the record.
+        path: Path of the file for the record.
         request: with the status of the program, if it has one.
         rank: the pid of the rank. A process that it has forked comes here too.
     """
@@ -129,7 +129,7 @@ def move_modules(modules: list[ModuleType], old: str, new: str) -> None:
     """Updates the paths of modules that were imported from a folder which has moved.
 
     Args:
-        modules: of this folder, as the template found them. Looking at all modules here would copy 3,000 pages, in 9 ms.
+        modules: Modules of this folder, as the template found them. Looking at all modules here would copy 3,000 pages, in 9 ms.
         old, new: the folder before and after.
     """
     for module in modules if old != new else ():

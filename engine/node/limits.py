@@ -44,7 +44,6 @@ def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
 
     Args:
         controller: `cpu`, `memory` or `pids`.
-        root: of the file system.
     """
     with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup"), errors="surrogateescape") as file:
         for line in file:

@@ -34,9 +34,6 @@ def leave_session(root: str = "/") -> None:
 
     Without linger, the manager ends with the user's last session; `ends_with_login` shows it. A job stays where its scheduler finds it.
     Returns within LEAVE_TIME and never raises: if the manager does not take the process, it stays in its session.
-
-    Args:
-        root: of the file system.
     """
     if not may_leave(root):
         return
@@ -68,11 +65,7 @@ def runtime_folder() -> str:
 
 
 def ends_run(root: str = "/") -> str:
-    """Returns what ends a run that is launched here: as `ends_with_login`, after `leave_session`.
-
-    Args:
-        root: of the file system.
-    """
+    """Returns what ends a run that is launched here: as `ends_with_login`, after `leave_session`."""
     import shutil
 
     if may_leave(root) and shutil.which("busctl"):
@@ -81,11 +74,7 @@ def ends_run(root: str = "/") -> str:
 
 
 def ends_with_login(root: str = "/") -> str:
-    """Returns what ends this process: `session`, the end of its session; `user`, the end of its user's last session; empty: neither.
-
-    Args:
-        root: of the file system.
-    """
+    """Returns what ends this process: `session`, the end of its session; `user`, the end of its user's last session; empty: neither."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         if not os.path.isdir(os.path.join(root, "run/systemd/system")):
             return ""

@@ -68,7 +68,6 @@ def try_addresses(
     """Connects to all addresses of a node at the same time.
 
     Args:
-        addresses: of the other node.
         port: where it listens.
         token: its expected answer, because on another network an address may belong to another machine.
         seconds: for all of them.

@@ -64,7 +64,6 @@ def import_all(names: list[str], started: Callable[[str], None]) -> Imports:
     """Imports modules one after the other.
 
     Args:
-        names: of the modules.
         started: called with each name before its import, which may end the process.
     """
     before = dict(os.environ)

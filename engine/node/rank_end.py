@@ -177,11 +177,7 @@ def reset_hooks() -> None:
 
 
 class Mark:
-    """Is freed with the names of a module. The module itself is freed earlier if functions keep its names alive.
-
-    Args:
-        names: of the module.
-    """
+    """Is freed with the names of a module. The module itself is freed earlier if functions keep its names alive."""
 
     def __init__(self, names: Dict[str, Any]) -> None:  # noqa: UP006
         self.names = names

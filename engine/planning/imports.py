@@ -41,7 +41,7 @@ def import_command(
 
     Args:
         words: the command as one text or as words, or the name of a batch file.
-        name: of the profile; None: that of the job, or of the script.
+        name: Name of the profile; None: that of the job, or of the script.
         nodes: where it runs; None: as the command says.
         overrides: as `--set` takes them; they win.
         is_whole: False notes what the command lacks, for a form in which the user adds it.

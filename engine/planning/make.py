@@ -282,7 +282,6 @@ class _Draft:
         """The plan if the run uses a backend with these settings.
 
         Args:
-            settings: of the backend.
             asked: asks nodes what they have, if the plan depends on it.
 
         Raises:

@@ -188,7 +188,7 @@ def answer(
         command: its words.
         hint: the next step if it fails.
         whole: what it prints as errors follows.
-        environment: of the command; None: that of this process.
+        environment: Environment of the command; None: that of this process.
 
     Raises:
         CheckError: the command is missing, fails, or takes too long.
@@ -213,7 +213,7 @@ def run_quickly(
         command: its words.
         hint: the next step if it does not end.
         limit: seconds that it may take.
-        environment: of the command; None: that of this process.
+        environment: Environment of the command; None: that of this process.
 
     Raises:
         CheckError: the command is missing, or takes too long.

@@ -60,7 +60,6 @@ def check_arguments(profile: Profile, places: Places) -> None:
 
     Args:
         profile: names a recipe that exists, or another program.
-        places: of its keys.
 
     Raises:
         ProfileError: the recipe would refuse them.

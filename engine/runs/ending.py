@@ -26,7 +26,7 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
     """Writes the end of a run into its journal and its summary, unless they have one.
 
     Args:
-        paths: of the run, whose job is over.
+        paths: Paths of the run, whose job is over.
         reason: why its nodes are gone.
         by: the user who wanted it to end; empty: nobody, it has failed.
         again: another job continues it.

@@ -53,7 +53,6 @@ def find_files(
         ranks: by pid.
         since: when the run was launched, seconds since the epoch.
         seconds: longest time that the search takes.
-        args: of the program.
 
     Returns:
         The rank of each file. An event file that does not name its process is one of rank 0.
@@ -124,8 +123,7 @@ def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
     """Reads whole records of a file.
 
     Args:
-        path: of the file.
-        offset: of the first record to read; of a Trainer, the step after which to read.
+        offset: Offset of the first record to read; of a Trainer, the step after which to read.
 
     Returns:
         Their scalars, and the offset of the next record.

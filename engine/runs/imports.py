@@ -77,9 +77,8 @@ def remember_modules(plan: LaunchPlan, modules: tuple[str, ...], seconds: dict[s
     """Keeps what the script of a plan uses.
 
     Args:
-        plan: of the run.
         modules: that it uses.
-        seconds: of the imports that rank 0 made itself.
+        seconds: Seconds of the imports that rank 0 made itself.
 
     Raises:
         OSError, RankdeckError: it can't be written.

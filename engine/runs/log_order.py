@@ -62,7 +62,7 @@ class OrderWriter:
         Args:
             rank: whose file.
             stream: 0 for standard output, 1 for standard error.
-            size: of the file, in bytes.
+            size: Size of the file, in bytes.
             now: seconds since the epoch.
         """
         file = rank << 1 | stream
@@ -98,7 +98,6 @@ def read_order(path: Path, ranks: int) -> Iterator[Growth]:
     """The records of an attempt, oldest first; none if the run is of an older version, or the file is damaged.
 
     Args:
-        path: of the file.
         ranks: the number of ranks. Records of others are passed over.
     """
     try:
@@ -114,11 +113,7 @@ def read_order(path: Path, ranks: int) -> Iterator[Growth]:
 
 
 class OrderIndex:
-    """Finds places in the order of an attempt. Reads it from its end, as far back as somebody asks. Threads may share it.
-
-    Args:
-        path: of the file.
-    """
+    """Finds places in the order of an attempt. Reads it from its end, as far back as somebody asks. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -53,7 +53,6 @@ def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
     Takes up to seconds: call it off the event loop.
 
     Args:
-        paths: of the run.
         plan: the run's.
         attempt: which one starts.
 

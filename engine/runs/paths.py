@@ -127,11 +127,7 @@ class RunPaths:
         return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
 
     def node_mark(self, index: int) -> str:
-        """The mark of the run on another node: nodes may share folders, and may even see each other's processes.
-
-        Args:
-            index: of the node.
-        """
+        """The mark of the run on another node: nodes may share folders, and may even see each other's processes."""
         return f"{self.mark}.{index}"
 
     @property

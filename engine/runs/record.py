@@ -56,10 +56,6 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
 def read_value(path: Path, kind: type[Value]) -> Value:
     """The value in a JSON file of rankdeck.
 
-    Args:
-        path: of the file.
-        kind: of the value.
-
     Raises:
         OSError: there is none that can be read. It says why: another program may have written anything to the file, or another version of
             rankdeck something else.
@@ -123,7 +119,6 @@ def runtime_files(paths: RunPaths, *, of_agent: bool = True) -> set[Path]:
     They are in the runtime folder of this login, or in that of the login of its last supervisor.
 
     Args:
-        paths: of the run.
         of_agent: whether the agent's are among them.
     """
     names, where = {f"{paths.mark}.sock"}, read_whereabouts(paths)
@@ -154,7 +149,6 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
     """Leaves a run alone whose supervisor is on another host: its processes can't be seen from here, and its lock may not hold here.
 
     Args:
-        paths: of the run.
         command: of rankdeck, which works there.
 
     Raises:

@@ -84,7 +84,6 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
     """The first line of a run's journal.
 
     Args:
-        paths: of the run.
         plan: its plan.
         at: when it was launched.
     """
@@ -113,7 +112,6 @@ def plan_now(launched: LaunchPlan, state: RunState) -> LaunchPlan:
 
     Args:
         launched: the plan as it was launched, or as the job made it in which the run goes on.
-        state: of the run.
     """
     plan = with_backend(launched, state.backend)
     # A run that waits may have the plan of its next job already.

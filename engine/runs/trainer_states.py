@@ -28,11 +28,7 @@ _NO_METRICS = re.compile(r"epoch\Z|step\Z|total_flos\Z|.*(?:_runtime|_per_second
 
 
 def watched(path: Path) -> Path:
-    """The name by which the folder of a state is watched.
-
-    Args:
-        path: of a file called `NAME`.
-    """
+    """The name by which the folder of a state is watched."""
     return (path.parent.parent if _CHECKPOINT.match(path.parent.name) else path.parent) / NAME
 
 

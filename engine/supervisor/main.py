@@ -71,7 +71,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     """Supervises a run to its end.
 
     Args:
-        paths: of the run, whose plan exists.
+        paths: Paths of the run, whose plan exists.
         restart_by: who wants to restart a run that has ended, or None.
         bridge: an open connection to the agent of the first node, or None.
 
@@ -170,7 +170,7 @@ async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
     """Waits for a run, then supervises it to its end.
 
     Args:
-        paths: of the temporary folder that replaces the run's meanwhile.
+        paths: Paths of the temporary folder that replaces the run's meanwhile.
         front: who may name the run.
 
     Returns:

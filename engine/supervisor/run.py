@@ -61,7 +61,6 @@ class SupervisedRun:
     """One run: its files, its plan and its state. Others read its fields; they write by its methods. Only the runner changes `plan` and `state`.
 
     Args:
-        paths: of the run.
         launched: the plan as it was launched.
         state: after the events in the journal.
         story: the events so far, as sentences.

@@ -94,7 +94,6 @@ class Collectives(ABC):
 
         Args:
             output: has `size` times the elements of the tensor.
-            tensor: of this rank.
             in_place: whether the tensor is part of the output on any rank; the same value on every rank.
         """
         count = tensor.numel()

@@ -48,9 +48,8 @@ class Operations:
 
     Args:
         background: checks its deadlines.
-        name: of the group, for messages.
+        name: Name of the group, for messages.
         rank: rank of this process in the group.
-        agreement: of the group's ranks.
         free: frees the group's resources in the library, after all ranks have left it.
         timeout: seconds, for operations without their own.
         give_up: frees what can be freed if ranks will never leave; may be called again.

@@ -49,8 +49,6 @@ class Replacement:
     """Watches the main thread of this rank after a generation is lost.
 
     Args:
-        state: of this rank.
-        standing: of this rank.
         news: tells whether the next generation has begun.
         handover: where the state is left.
         store: a connection that exists before the first generation: what is newer is shut down while a lost generation forms.

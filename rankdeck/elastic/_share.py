@@ -84,7 +84,6 @@ def share(state: State, arrivals: list[Arrival], rank: int) -> None:
     """Gives all ranks the state of one of them, see `find_source`. A collective: all ranks must call it.
 
     Args:
-        state: of this rank.
         arrivals: what every rank has announced.
         rank: this rank.
 

@@ -18,7 +18,6 @@ def draw_batch(seed: int, step: int, batch: int) -> tuple[torch.Tensor, torch.Te
     """Draws this rank's samples of a step. They follow from the arguments alone, so a resumed training needs no state for them.
 
     Args:
-        seed: of the training.
         step: counted from 1.
         batch: samples of this rank.
 
@@ -39,7 +38,6 @@ def unseen_loss(model: torch.nn.Module, seed: int, step: int, batch: int) -> flo
 
     Args:
         model: takes this rank's inputs.
-        seed: of the training.
         step: the last one of the training; the samples are those of the next.
         batch: samples of each rank.
     """

@@ -20,7 +20,6 @@ def refuse(message: str, status: int = 1) -> NoReturn:
 
     Args:
         message: the line; empty: it was printed already.
-        status: of this process.
 
     Raises:
         SystemExit: always.

@@ -12,7 +12,6 @@ def seed_at(seed: int, *numbers: int) -> int:
     """Returns the seed of one draw.
 
     Args:
-        seed: of the whole training.
         *numbers: what tells this draw from the others, such as epoch, step or rank.
 
     Returns:

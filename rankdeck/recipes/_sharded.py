@@ -44,7 +44,7 @@ class ShardedCheckpoint:
 
     Args:
         folder: all ranks must see the same one; it is made when the first checkpoint is written.
-        device: of this rank; the process group's messages go through it.
+        device: Device of this rank; the process group's messages go through it.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class ShardedCheckpoint:
         """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings.
 
         Args:
-            state: of the same structure as was written; the tensors may be sharded over another number of ranks.
+            state: State of the same structure as was written; the tensors may be sharded over another number of ranks.
 
         Returns:
             False if rank 0 sees no checkpoint.

@@ -16,7 +16,6 @@ def draw_spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
     Args:
         count: how many.
-        seed: of this draw.
 
     Returns:
         Points of shape (count, 2) in the unit circle, and their arms of shape (count,), int64.

@@ -29,7 +29,7 @@ def make_layers(count: int, width: int, seed: int) -> list[tuple[str, nn.Module]
     """The whole model, by the names of its layers: one before and two after those that are alike.
 
     Args:
-        count: of the layers that are alike.
+        count: Count of the layers that are alike.
         width: units of each.
         seed: decides the initial parameters.
     """

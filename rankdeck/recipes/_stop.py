@@ -37,7 +37,7 @@ class StopSignal:
     long, and must not be deaf meanwhile.
 
     Args:
-        device: of this rank; the process group's messages go through it.
+        device: Device of this rank; the process group's messages go through it.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -59,10 +59,9 @@ class Shard:
     last batch is filled up from its beginning.
 
     Args:
-        length: of the text, in characters; at least 2 * block.
+        length: Length of the text, in characters; at least 2 * block.
         block: characters in a block.
         batch: blocks per rank and step.
-        seed: of the shuffling.
         rank: this one.
         world: number of ranks.
     """

@@ -48,7 +48,6 @@ def summarize(name: str, size: int, world: int, times: list[float]) -> Timing:
     """What times of the slowest rank come to.
 
     Args:
-        name: of the collective.
         size: bytes.
         world: number of ranks.
         times: in seconds, by repetition.

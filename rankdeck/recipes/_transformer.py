@@ -65,11 +65,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts the next character.
-
-    Args:
-        shape: of the model.
-    """
+    """Predicts the next character."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ NOT_THERE = ("support", "implement", "not available", "no backend")
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     collectives: str = parameter(
         "all_reduce",
@@ -90,12 +90,7 @@ def check(args: Parameters) -> list[int]:
 
 
 class Bench:
-    """One rank's part in measuring.
-
-    Args:
-        args: of the recipe.
-        device: of this rank.
-    """
+    """One rank's part in measuring."""
 
     def __init__(self, args: Parameters, device: torch.device) -> None:
         self._args, self._device = args, device

@@ -42,7 +42,7 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     only: str = parameter("all", "the one collective to draw", choices=(
         "all", "broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce_sum", "all_reduce_product",

@@ -54,7 +54,7 @@ Averaged = torch.futures.Future[torch.Tensor]  # DDP reads the types of a hook: 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     hooks: str = parameter("all", "what is measured", choices=("all", "none", "fp16", "powersgd"))
     steps: int = parameter(
@@ -77,7 +77,6 @@ class Hook:
 
     Args:
         kind: none, fp16 or powersgd.
-        parameters: of the recipe.
     """
 
     def __init__(self, kind: str, parameters: Parameters) -> None:
@@ -135,11 +134,9 @@ def measure(kind: str, parameters: Parameters, digits: tuple[Digits, Digits], fi
     """Trains with one hook.
 
     Args:
-        kind: of the hook.
-        parameters: of the recipe.
         digits: images to learn from, and held-out ones.
         first: steps of the hooks before this one.
-        steps: of all hooks together.
+        steps: Steps of all hooks together.
     """
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
     learned, held_out = digits

@@ -56,7 +56,7 @@ from rankdeck.recipes._stop import StopSignal, ignore_signals
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     epochs: int = parameter(5, "times that all images are seen", low=1, presets={"small": 1, "minute": 150, "big": 200})
     batch: int = parameter(16, "images per rank and step", low=2, unit="images")
@@ -100,9 +100,6 @@ def accuracy(model: torch.nn.Module, digits: Digits, device: torch.device) -> fl
 
 class Training:
     """One rank's part of the training.
-
-    Args:
-        parameters: of the recipe.
 
     Raises:
         SystemExit: there are fewer images than a batch takes, or `--weights` can't be read.

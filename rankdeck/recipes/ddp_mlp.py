@@ -53,7 +53,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     epochs: int = parameter(
         10, "times that all images are seen", low=1, presets={"small": 2, "minute": 300, "big": 1000}

@@ -61,7 +61,7 @@ FOREVER = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     worlds: str = parameter(
         "",
@@ -116,7 +116,7 @@ class Training:
 
         Args:
             until: last step of the generation.
-            steps: of all generations.
+            steps: Steps of all generations.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
         while self.step < until:

@@ -54,7 +54,7 @@ from rankdeck.recipes._transformer import GPT, Shape
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         300,

@@ -52,7 +52,7 @@ SAMPLE = 200
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         800,

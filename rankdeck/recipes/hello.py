@@ -41,7 +41,7 @@ from rankdeck.recipes._refusal import ARGUMENTS, refuse
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     init: str = parameter(
         "env://",

@@ -42,7 +42,7 @@ from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         200,

@@ -48,7 +48,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         400,

@@ -77,7 +77,7 @@ REFUSED_BACKENDS = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         200, "steps of each trainer", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}

@@ -66,7 +66,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     schedule: str = parameter("all", "how batches go through", choices=("all", "by-hand", "gpipe", "1f1b"))
     steps: int = parameter(
@@ -165,9 +165,7 @@ def train(p: Parameters, names: list[str], number: int, begin: int, sharded: Sha
     """Trains with one schedule, from the seeded start or from a checkpoint. Returns the accuracy.
 
     Args:
-        p: of the recipe.
-        names: of all schedules.
-        number: of this one in `names`.
+        names: Names of all schedules.
         begin: its steps that are done.
         sharded: the checkpoints.
     """

@@ -52,7 +52,7 @@ from rankdeck.recipes._line import FEATURES, draw_batch
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     processes: int = parameter(
         2, "processes inside each rank", low=1, unit="processes", presets={"small": 1, "minute": 2, "big": 8}
@@ -74,10 +74,9 @@ def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path
     """What each process does. Process 0 writes the loss into a file of `folder`.
 
     Args:
-        number: of this process, from 0.
-        parameters: of the recipe.
+        number: Number of this process, from 0.
         lr: the learning rate that the rank tries.
-        folder: of the rank, while it runs.
+        folder: Folder of the rank, while it runs.
         kept: folder of the rank's checkpoints.
     """
     count = parameters.processes

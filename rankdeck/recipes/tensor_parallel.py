@@ -57,7 +57,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     steps: int = parameter(
         300,

@@ -56,7 +56,7 @@ CALLS = 5
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     second: str = parameter("gloo", "backend of the second group", choices=("gloo", "nccl", "ucc"))
     largest: int = parameter(

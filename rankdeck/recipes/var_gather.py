@@ -44,7 +44,7 @@ from rankdeck.recipes._seeds import seed_at
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the command line may set."""
+    """The arguments of the recipe."""
 
     rows: int = parameter(
         1000, "rows that most ranks have", low=0, unit="rows", presets={"small": 10, "minute": 1000, "big": 100000}

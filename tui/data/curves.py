@@ -135,7 +135,6 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
 
     Args:
         named: the series with their names.
-        columns: of the screen.
         look: what is drawn, and on which axes. Values on a logarithmic axis are returned as their logarithms to base 10.
 
     Returns:
@@ -205,7 +204,6 @@ def _standing(buckets: Iterable[Bucket], *, repeats: bool = False) -> tuple[list
     """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart.
 
     Args:
-        buckets: of the series.
         repeats: keeps repeated steps.
     """
     kept: list[Bucket] = []

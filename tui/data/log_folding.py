@@ -30,7 +30,7 @@ class Folding:
     """Folds the lines of a log in their order.
 
     Args:
-        ranks: of the files, by their index.
+        ranks: Ranks of the files, by their index.
     """
 
     def __init__(self, ranks: Sequence[int | None]) -> None:

@@ -98,7 +98,7 @@ class Pattern:
 
     Args:
         text: as a user typed it.
-        words: of which at least one is in every match; empty: they are found in the expression, if there are any.
+        words: Words of which at least one is in every match; empty: they are found in the expression, if there are any.
         noun: what one match is called.
 
     Raises:

@@ -35,7 +35,7 @@ def save_lines(path: Path, log: MergedLog, head: Callable[[MergedLog, Line], str
 
     Args:
         path: a file that does not exist yet.
-        log: of which nothing was read.
+        log: Log of which nothing was read.
         head: what stands before a line.
 
     Returns:

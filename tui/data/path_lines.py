@@ -26,7 +26,7 @@ def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None
     Args:
         text: what has been typed.
         folder: where a relative path begins.
-        ending: of the names of files; None: only folders.
+        ending: Ending of the names of files; None: only folders.
 
     Returns:
         Folders end with `/`. None: there is none, or nothing has been typed.

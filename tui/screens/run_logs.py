@@ -125,7 +125,6 @@ async def write_file(screen: DeckScreen, path: Path, write: Callable[[], int], w
 
     Args:
         screen: says it.
-        path: of the file.
         write: writes it, and returns how much it has of `what`.
         what: in the singular.
     """

@@ -39,7 +39,6 @@ class RunPainter:
         screen: what is painted.
         link: the connection to the run.
         model: the run.
-        parts: of the screen.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ class SearchLine(Input):
     """Where a search or a filter is typed; esc closes it.
 
     Args:
-        id: of the widget.
         placeholder: says what is typed.
         changed: called with every text that is typed.
         done: called with the text that enter confirms.

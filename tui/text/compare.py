@@ -23,7 +23,6 @@ def compare_text(runs: Sequence[str], parts: Sequence[Topic], width: int, *, asc
 
     Args:
         runs: their ids.
-        parts: of the comparison.
         width: cells of a line.
         ascii: draws with ASCII characters.
     """

@@ -48,7 +48,6 @@ def labelled(label: str, words: str | Iterable[str], width: int, *, style: str =
         label: at most `LABEL` cells.
         words: as for `wrapped`: clean text.
         width: cells of a line, label included.
-        style: of the words.
     """
     lines = wrapped(words, max(8, width - LABEL - 1))
     return [

@@ -274,7 +274,7 @@ def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str
 
     Args:
         columns: their widths.
-        unit: of the throughput, without `/s`; empty where it is unknown.
+        unit: Unit of the throughput, without `/s`; empty where it is unknown.
         ascii: draws with ASCII characters.
     """
     unit = f"{plain_line(unit)}/s" if unit else "per s"

@@ -27,7 +27,6 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
 
     def __init__(self, *, id: str, empty: str) -> None:
         """Args:
-        id: of the widget.
         empty: shown while there is no entry.
         """
         super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)

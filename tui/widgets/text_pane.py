@@ -37,7 +37,6 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
 
     def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:
         """Args:
-        id: of the widget.
         ascii: draws with ASCII characters.
         focus: whether the keys can go to it.
         """

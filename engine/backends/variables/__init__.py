@@ -30,7 +30,6 @@ class Variable(msgspec.Struct, frozen=True):
     """A variable that exists: a row of a table.
 
     Args:
-        name: of the variable.
         default: value if it is not set.
         does: its effect, a sentence without the full stop; empty: it is not described.
         takes: valid values, separated by `|`, with `=` before them if case matters; or a row of `values.tsv`; empty: not checked.
@@ -66,7 +65,6 @@ class Gone(msgspec.Struct, frozen=True):
 
     Args:
         family: whose name it looks like.
-        name: of the variable.
         why: the reason, as the end of a sentence.
         hint: what to set instead.
     """
@@ -101,7 +99,6 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The variables of one library.
 
     Args:
-        name: of its table.
         title: heading of the list.
         reader: the library, as a word in a sentence.
         backends: that use the library.

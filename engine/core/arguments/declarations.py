@@ -32,7 +32,6 @@ def make(word: str, kind: str, given: dict[Any, ast.expr], constants: dict[str, 
         word: its flag.
         kind: its type; empty: that of its default.
         given: expressions by the names `default`, `choices`, `help`, `required`, `low` and `high`.
-        constants: of the module.
         fixed: fields of the argument, which win.
     """
     said = {key: value for key, node in given.items() if (value := literal(node, constants)) is not NOTHING}

@@ -26,7 +26,6 @@ def read_recipe(name: str, source: str) -> RecipeInfo:
     """What a script says about itself.
 
     Args:
-        name: of the recipe.
         source: the script; its `parameter(...)` calls contain literals only.
 
     Raises:
@@ -93,7 +92,6 @@ def help_asked_for(recipe: RecipeInfo, words: Sequence[str], command: str) -> st
 
     Args:
         recipe: whose script it is.
-        words: of the command line.
         command: what the user has typed before them, for the line of usage.
     """
     parser = _parser(recipe, command)

@@ -153,7 +153,7 @@ def limit_finding(
         node: the node.
         memory: bytes that its control groups allow; None: no limit.
         cpus: how many CPUs they allow at the same time; None: no limit.
-        limits: of each process, as `engine.node.limits.process_limits` returns them.
+        limits: Limits of each process, as `engine.node.limits.process_limits` returns them.
     """
     ranks = count(len(node.ranks), "rank")
     if memory is not None and memory < LOW_MEMORY * len(node.ranks):

@@ -246,7 +246,6 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "", context: str = "
 
     Args:
         text: of any length, with `\\n` as the only line end.
-        kind: of the failure.
         letters: first letters of ids that count; empty: all.
         context: text for `needs`: the whole output. Empty: `text`.
         ended_by: name of the signal that ended the process, without `SIG`; empty: none, or unknown.
@@ -290,7 +289,7 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
     Args:
         text: output of the command, with `\\n` as the only line end.
         speaker: `ssh`, `slurm`, `pbs` or `node`. What the login says counts for all.
-        status: of the command, or None.
+        status: Status of the command, or None.
         words: `node`, `python` and `job`, for the sentences.
     """
     for cause in causes():

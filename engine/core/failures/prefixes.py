@@ -73,7 +73,7 @@ def split(lines: Sequence[str]) -> Iterator[Line]:
     """Each line without its tags.
 
     Args:
-        lines: of a whole text, without control sequences.
+        lines: Lines of a whole text, without control sequences.
     """
     are_nodes = any("torch/distributed/elastic" in line for line in lines)  # then a task of srun is a node
     globals_of: dict[int, int] = {}

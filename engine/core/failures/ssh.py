@@ -110,7 +110,7 @@ def explain(
 
     Args:
         node: its name.
-        status: of the command that starts the agent: an exit code, or minus the number of the signal that ended it on this
+        status: Status of the command that starts the agent: an exit code, or minus the number of the signal that ended it on this
             machine; None: no answer in time; `EXIT_REFUSED`, with the reason as `said`, if the agent started and exited.
         said: its output on stderr, and on stdout before the agent's first message. Not trusted.
         python: `launch.python` of that node.

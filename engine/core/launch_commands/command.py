@@ -68,7 +68,6 @@ def read_words(draft: Draft, words: list[Word], job: Job) -> None:
 
     Args:
         draft: takes what it says.
-        words: of the command.
         job: what a batch file says of the job.
 
     Raises:

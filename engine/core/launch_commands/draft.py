@@ -104,7 +104,6 @@ def profile_data(
 
     Args:
         draft: a command that was read to its end.
-        name: of the profile.
         nodes: where it runs, instead of what the command says; None: as the command says.
         folder: from which its relative paths count.
         is_whole: False notes what the command lacks, for a form in which the user adds it.

@@ -44,8 +44,8 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
     """The simple commands of a text, in order.
 
     Args:
-        text: of a command line or a batch file.
-        name: of the file, for places; empty: a command line.
+        text: Text of a command line or a batch file.
+        name: Name of the file, for places; empty: a command line.
     """
     text = text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
     at, begun, kept, left_out = 0, -1, "", list[str]()

@@ -145,7 +145,6 @@ class Health:
             progress: the newest numbers of every rank.
             alive: ranks that should be training, and can be heard.
             points: new points of curves.
-            throughput: of the run.
         """
         by_step = any(one.step is not None for one in progress)
         peers = self._learn(now, progress, alive, by_step=by_step)

@@ -49,7 +49,7 @@ def thin(text: bytes, places: Places) -> bytes:
 
     Args:
         text: whole lines, each with its line feed.
-        places: of the metrics in a line, which are those of all lines of its format.
+        places: Places of the metrics in a line, which are those of all lines of its format.
 
     Returns:
         In order: the first and the last line, all lines of rare formats, and of each other format the first and the last line, for each

@@ -298,7 +298,6 @@ def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
     """A line of a known shape.
 
     Args:
-        recipe: of its shape.
         line: the line.
         brief: leaves out metrics other than the main ones.
 

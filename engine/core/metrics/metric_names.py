@@ -52,7 +52,7 @@ def meaning_of(name: str, unit: str, names: Names) -> Meaning:
 
     Args:
         name: as printed, with the words before it.
-        unit: of the number, in lower case.
+        unit: Unit of the number, in lower case.
         names: what the profile says.
     """
     lower = name.lower()

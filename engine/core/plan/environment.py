@@ -13,8 +13,7 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         place: file and line, or another source; empty: unknown.
-        table: of the profile, `backend.env` or `env`; empty: the user's own environment.
-        name: of the variable.
+        table: Table of the profile, `backend.env` or `env`; empty: the user's own environment.
         problem: what is wrong, as the end of a sentence that begins with the name.
         hint: the next step.
     """

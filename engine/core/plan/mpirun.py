@@ -27,7 +27,6 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         implementation: Open MPI or MPICH.
         version: as `mpirun --version` prints it.
-        path: of its `mpirun`.
         slots: number of cores of this machine.
     """
 
@@ -150,7 +149,7 @@ def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
 
     Args:
         mpi: the MPI.
-        uid: of the user: Open MPI refuses root unless two variables allow it.
+        uid: Uid of the user: Open MPI refuses root unless two variables allow it.
         spread: whether there are other nodes.
     """
     if mpi.implementation == "mpich":
@@ -166,7 +165,7 @@ def launcher_script(argv: Sequence[str]) -> str:
     """The content of `LAUNCHER`.
 
     Args:
-        argv: of the program that runs a command on another node; host and command are appended.
+        argv: Argv of the program that runs a command on another node; host and command are appended.
     """
     return f'exec {shlex.join(argv)} "$@"\n'
 

@@ -195,7 +195,7 @@ def build_plan(
     Args:
         profile: the user's profile.
         slots: the nodes of its layout, from `parse_nodes`.
-        facts: of each of these nodes, in the same order.
+        facts: Facts of each of these nodes, in the same order.
         backend: settings of the chosen backend.
         workdir: absolute path in which ranks start.
         slurm_job: the number of the Slurm job that has the nodes; empty: none.

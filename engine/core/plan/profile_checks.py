@@ -34,7 +34,7 @@ def check_choices(profile: Profile, choices: Choices, places: Places | str) -> N
     Args:
         profile: the profile.
         choices: for each such key, the valid names.
-        places: of the keys, or a name of the document for errors.
+        places: Places of the keys, or a name of the document for errors.
 
     Raises:
         ProfileError: a name is unknown; the hint has the nearest one.

@@ -67,7 +67,7 @@ def profile_with_overrides(
 
     Args:
         data: tables and values as from tomli; the overrides change it.
-        places: of the keys; learns which keys an override has set.
+        places: Places of the keys; learns which keys an override has set.
         overrides, choices: see `parse_with_places`.
 
     Raises:
@@ -86,7 +86,7 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
 
     Args:
         data: tables and values as from tomli.
-        places: of the keys, or a name of the document for errors.
+        places: Places of the keys, or a name of the document for errors.
 
     Raises:
         ProfileError: the first error.

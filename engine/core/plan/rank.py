@@ -55,8 +55,8 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
     Args:
         plan: the launch.
         library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
-        place: of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
-        folder: of the run on the node, for `{run}` in the words before; empty: `{run}` is left as it is.
+        place: Place of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
+        folder: Folder of the run on the node, for `{run}` in the words before; empty: `{run}` is left as it is.
     """
     program = plan.program
     match program.kind:
@@ -98,8 +98,8 @@ def rank_environment(
         place: the rank.
         run: id of the run.
         attempt: counted from 0, torchrun's restart count.
-        address: of the node that hosts this attempt's store, as other nodes reach it.
-        port: of the store, which runs outside the ranks.
+        address: Address of the node that hosts this attempt's store, as other nodes reach it.
+        port: Port of the store, which runs outside the ranks.
         paths: files of this rank.
         generation: for which it is started; above 0 if it replaces a dead rank.
         store_key: secret with which rankdeck signs what it puts into the store; empty: nothing is signed.

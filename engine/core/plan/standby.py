@@ -55,12 +55,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
-    """Equal for two launches if ranks of one can be forked from the template of the other. A hash, because variables may be secret.
-
-    Args:
-        plan: of the launch.
-        own: of the process that launches.
-    """
+    """Equal for two launches if ranks of one can be forked from the template of the other. A hash, because variables may be secret."""
     merged = {**plan.env_defaults, **own.environ, **plan.env}
     variables = sorted((name, value) for name, value in merged.items() if name not in TERMINAL_NAMES)
     rest = msgspec.structs.replace(own, environ={}, cgroups=_LOGIN.sub("/login", own.cgroups))

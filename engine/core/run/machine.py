@@ -72,7 +72,7 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
     """Decides one event.
 
     Args:
-        state: of the run before the event.
+        state: State of the run before the event.
         event: what happened.
 
     Returns:
@@ -134,11 +134,7 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
 
 
 def replay(events: Iterable[AnyEvent]) -> st.RunState | None:
-    """The state after all events of a journal; None if there are none. Past actions are not repeated.
-
-    Args:
-        events: of the journal.
-    """
+    """The state after all events of a journal; None if there are none. Past actions are not repeated."""
     newest = deque(states(events), maxlen=1)
     return newest[0][2] if newest else None
 

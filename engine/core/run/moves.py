@@ -138,7 +138,7 @@ def spawn(state: st.RunState, node: st.Node, among: Iterable[int] | None = None)
     """Starts the pending ranks of a node.
 
     Args:
-        state: of the run. Without a store, no rank starts.
+        state: State of the run. Without a store, no rank starts.
         node: that hosts the ranks.
         among: only these ranks; None: all pending ones.
     """
@@ -172,7 +172,6 @@ def stop(
     """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting.
 
     Args:
-        state: of the run.
         then: what follows.
         at: seconds since the epoch.
         at_once: send SIGKILL at once instead of walking the stop ladder.

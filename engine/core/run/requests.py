@@ -72,7 +72,6 @@ def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
     """What a restart would do now: start the dead ranks, start the next attempt, or nothing.
 
     Args:
-        state: of the run.
         scope: what the restart is asked for; see `RestartRequested`.
     """
     match state.phase:

@@ -64,7 +64,6 @@ def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = F
     """The entries in an order. Those without a value come last, also in reverse.
 
     Args:
-        entries: of the history.
         key: one of `SORT_KEYS`, or a metric, whose lowest value comes first.
         reverse: the other way round.
     """

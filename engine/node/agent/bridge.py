@@ -25,8 +25,7 @@ def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socke
     """A connection to this run's agent, which is started where there is none.
 
     Args:
-        folder: of this run on this node.
-        mark: of the run.
+        folder: Folder of this run on this node.
         title: run and node, for `ps`.
         in_job: a new agent stays in the session of this login.
 

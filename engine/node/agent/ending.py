@@ -29,7 +29,6 @@ class Ending:
     """Ends ranks and reports their ends.
 
     Args:
-        state: of the node.
         send: queues a message for the supervisor.
         last_words: sends the last that a rank wrote; returns what belongs into the message of its end.
         on_stop: called before the ladder begins: ranks that wait to be started are not wanted any more.

@@ -25,7 +25,6 @@ def environment_of(message: Message, mark: str) -> dict[str, str]:
 
     Args:
         message: a request that starts processes.
-        mark: of the run.
     """
     # The agent itself may run inside an MPI job to which the ranks do not belong.
     own = {name: value for name, value in os.environ.items() if not name.startswith(MPI_OWN)}

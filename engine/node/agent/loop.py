@@ -55,7 +55,6 @@ class Agent:
     Args:
         listener: its listening socket.
         warden: pid of its parent.
-        mark: of the run.
     """
 
     def __init__(self, listener: socket.socket, warden: int, mark: str) -> None:

@@ -39,7 +39,7 @@ class Spawn:
     Args:
         message: the request.
         wanted: its part for this rank.
-        environment: of all ranks of the request.
+        environment: Environment of all ranks of the request.
     """
 
     def __init__(

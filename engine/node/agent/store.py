@@ -32,7 +32,6 @@ class Store:
     """Starts and ends the store's process.
 
     Args:
-        state: of the node.
         send: queues a message for the supervisor.
         start: lets a template fork a job, or has it started cold.
         room: where the store of a later attempt waits for room on the disk.

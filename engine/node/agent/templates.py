@@ -141,8 +141,6 @@ class Templates:
     """This node's template, and those that could not fork.
 
     Args:
-        state: of the node.
-        selector: of the loop.
         send: queues a message for the supervisor.
         on_ended: called with pid and status of each process that the template has reaped.
     """

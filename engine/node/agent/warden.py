@@ -124,7 +124,6 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
     Args:
         listener: its listening socket.
         warden: pid of this process.
-        mark: of the run.
         again: whether it replaces an agent that was killed.
     """
     pid = os.fork()

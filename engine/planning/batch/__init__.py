@@ -65,7 +65,7 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
 
     Args:
         plan: with a submission.
-        paths: of the run, whose plan exists.
+        paths: Paths of the run, whose plan exists.
         after: the job of the run that must be over first; empty: none.
 
     Raises:

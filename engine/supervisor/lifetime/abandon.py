@@ -39,7 +39,6 @@ async def abandon(paths: RunPaths, by: str) -> None:
     """Ends all agents of a run, and with them its ranks. The run has ended as stopped then.
 
     Args:
-        paths: of the run.
         by: who wants that.
 
     Raises:
@@ -103,7 +102,7 @@ def end_processes(paths: RunPaths) -> None:
     """Ends what a run has left on this machine, where nothing is known of its nodes: agents, wardens, and everything with its mark.
 
     Args:
-        paths: of the run, whose lock is taken.
+        paths: Paths of the run, whose lock is taken.
     """
     end_guards(paths, only_stopped=False)
     for note in paths.nodes.glob("*/owners"):

@@ -39,11 +39,7 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """The guard of this process.
-
-    Args:
-        paths: of the run.
-    """
+    """The guard of this process."""
 
     deaths: int
     """Supervisors that died in a row before this one, each within a minute of its start; 0: a command has started this one."""
@@ -144,7 +140,6 @@ def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:
     """Ends guards of a run that would be left: those of an earlier supervisor that a signal has stopped, or all.
 
     Args:
-        paths: of the run.
         only_stopped: whether only stopped ones are ended.
         apart: pid of one that is kept.
     """

@@ -95,7 +95,6 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
         supervisor: its pid. It may be dead before this process can ask who its parent is.
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
-        folder: of the run.
         whereabouts: path of the file that names the newest supervisor.
     """
     show_title("guard", os.path.basename(folder))

@@ -227,7 +227,6 @@ def make_link(
 
     Args:
         tasks: for the link's work.
-        node: of the plan.
         plan: the run's.
         greeting: the first frame.
         **more: arguments of `Link`.

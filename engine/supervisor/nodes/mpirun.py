@@ -53,9 +53,8 @@ class Mpirun:
 
         Args:
             node: its name.
-            attempt: of the run.
             address: at which the others reach the first node.
-            interface: of the node, towards the others; empty: unknown.
+            interface: Interface of the node, towards the others; empty: unknown.
         """
         # Not in mpirun's own environment, which it would forward to all nodes.
         defaults = interface_environment(self._mpi, interface)

@@ -55,7 +55,7 @@ class StoreKeys:
 
         Args:
             attempt: to whose ranks it goes.
-            number: of the news in this attempt.
+            number: Number of the news in this attempt.
             news: a word and a generation.
         """
         secret = self.of(attempt)

@@ -59,9 +59,8 @@ class Ingest:
     """Follows the files of a run's current attempt.
 
     Args:
-        paths: of the run.
         world_size: number of ranks.
-        patterns: of the profile, in addition to the known formats.
+        patterns: Patterns of the profile, in addition to the known formats.
         names: what the profile says about names of metrics.
         on_change: called with a rank whose numbers have changed.
         on_waiting: called with a rank and the generation that it waits in.
@@ -313,10 +312,9 @@ class Ingest:
 
         Args:
             rank: the rank.
-            path: of the file.
             found: what is new in it.
             offset: how far it is read with them.
-            progress: of the rank in the attempt that has written the file; None: in this one.
+            progress: Progress of the rank in the attempt that has written the file; None: in this one.
         """
         self._tracked[str(path)] = offset
         self._changed_since_save = True

@@ -18,8 +18,7 @@ class LastOutput:
     """The ends of the files of a run's current attempt.
 
     Args:
-        paths: of the run.
-        progress: of a rank, as far as its files were read.
+        progress: Progress of a rank, as far as its files were read.
     """
 
     def __init__(self, paths: RunPaths, progress: Callable[[int], RankProgress]) -> None:

@@ -39,7 +39,7 @@ def stay(plan: LaunchPlan) -> None:
     """Replaces this process by a standby for launches like the one that has ended. Returns if none is to stay.
 
     Args:
-        plan: of the run that has ended. No other part of its supervisor is left.
+        plan: Plan of the run that has ended. No other part of its supervisor is left.
 
     Raises:
         OSError, RankdeckError: the standby can't be made.
@@ -117,7 +117,6 @@ class Callers:
     """Launches that may come over a socket, for a while.
 
     Args:
-        paths: of the standby.
         seconds: without a message, after which the process ends.
         listener: the descriptor of the socket.
     """

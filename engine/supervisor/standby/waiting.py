@@ -83,7 +83,7 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, Bridg
     """Warms the first node's template up, and waits.
 
     Args:
-        paths: of the temporary folder that replaces the run's, with a plan in it.
+        paths: Paths of the temporary folder that replaces the run's, with a plan in it.
         front: who may name the run.
 
     Returns:

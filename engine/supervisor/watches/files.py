@@ -24,7 +24,6 @@ class FileWatch:
 
     Args:
         run: whose `disk_trouble` others note when they can't write.
-        journal: of the run.
     """
 
     def __init__(self, run: SupervisedRun, journal: Journal) -> None:

@@ -26,8 +26,6 @@ class ProcessGroup(_group.ProcessGroup):
     """A group of ranks of one MPI job.
 
     Args:
-        job: of this process.
-        name: of the group.
         ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
         timeout: seconds, for operations without their own.
     """

@@ -83,7 +83,7 @@ class Job(Background):
         """Creates the communicators of a group. All members must call this, and no other ranks.
 
         Args:
-            name: of the group; unique among groups of these ranks that form at the same time.
+            name: Name of the group; unique among groups of these ranks that form at the same time.
             ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
             timeout: seconds within which all members must call this.
 

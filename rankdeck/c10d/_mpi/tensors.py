@@ -80,7 +80,7 @@ class Block:
     Args:
         item: datatype of one item.
         count: number of items.
-        address: of the items, for MPI_BOTTOM; 0: the call passes it.
+        address: Address of the items, for MPI_BOTTOM; 0: the call passes it.
     """
 
     def __init__(self, item: MPI.Datatype, count: int, address: int = 0) -> None:

@@ -24,7 +24,6 @@ class Agreement(_agreement.Agreement):
     """Lets all ranks of a team announce an operation. Raises PeerGoneError if a rank's process has ended meanwhile.
 
     Args:
-        team: of the ranks.
         peers: their processes.
     """
 

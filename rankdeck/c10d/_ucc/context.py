@@ -44,9 +44,8 @@ class Context:
     Args:
         library: libucc.
         name: by which its processes know it.
-        token: of the store in which its teams are numbered.
+        token: Token of the store in which its teams are numbered.
         members: names of the processes, in order.
-        rank: of this process among them.
         exchange: between them.
 
     Raises:
@@ -101,7 +100,7 @@ class Team:
 
     Args:
         context: the context.
-        number: of this team in the context.
+        number: Number of this team in the context.
         rank, size: rank of this process in the team, and number of its processes.
         exchange: between them.
 

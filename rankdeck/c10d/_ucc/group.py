@@ -27,7 +27,6 @@ class ProcessGroup(_group.ProcessGroup):
     """A group of ranks that communicate by UCC.
 
     Args:
-        name: of the group.
         store: torch's, with the group's prefix.
         rank, size: rank of this process in the group, and number of its ranks.
         timeout: for the creation, and for operations without their own.
@@ -82,7 +81,6 @@ class _Message:
 
     Args:
         transfer: UCX's.
-        peers: of the group.
         rank: at the other end; None: any rank, and the end of each process fails it.
     """
 

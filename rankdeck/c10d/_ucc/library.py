@@ -67,8 +67,7 @@ def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
     """Returns names of the library to try, in order.
 
     Args:
-        environment: of the process.
-        prefix: of its Python environment, where conda installs libraries.
+        prefix: Prefix of its Python environment, where conda installs libraries.
     """
     if environment.get(VARIABLE):
         return [environment[VARIABLE]]
@@ -115,7 +114,6 @@ def network(environment: Mapping[str, str], ports: str = _PORTS) -> dict[str, st
     Empty if there is InfiniBand or RoCE, which UCX prefers: a list of devices would have to contain those too.
 
     Args:
-        environment: of the process.
         ports: pattern of files with the states of their ports.
     """
     if not environment.get(INTERFACE) or any(_is_active(port) for port in iglob(ports)):

@@ -87,9 +87,8 @@ class Transfers:
 
     Args:
         library: libucc, which is loaded.
-        rank: of this process in the context.
+        rank: Rank of this process in the context.
         exchange: between its processes.
-        lock: of the context.
 
     Raises:
         MissingError: processes are missing.
@@ -123,8 +122,7 @@ class Transfers:
             tensor: the memory.
             member: the receiver's rank in the context.
             group: number of the group.
-            rank: of this process in the group.
-            tag: of the message.
+            rank: Rank of this process in the group.
         """
         with self._lock:
             endpoint = self._endpoint(member)
@@ -139,8 +137,7 @@ class Transfers:
         Args:
             tensor: the memory.
             group: number of the group.
-            rank: of the sender in the group; None: any.
-            tag: of the message.
+            rank: Rank of the sender in the group; None: any.
         """
         everything = (1 << 64) - 1
         mask = everything if rank is not None else everything & ~((_WORLDS - 1) * _TAGS)
@@ -167,7 +164,6 @@ class Transfer:
     """A message in progress.
 
     Args:
-        transfers: of the context.
         pointer: UCX's request, or the negative number of an error.
         size: in bytes.
         is_receive: whether it is received.

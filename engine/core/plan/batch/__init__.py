@@ -45,7 +45,6 @@ def submission_of(job: SlurmJob | PbsJob, ranks: int, *, name: str, command: Seq
     Args:
         job: what the profile asks for. Its own options come last, and so override the others.
         ranks: on each node; each gets a core at least.
-        name: of the profile.
         command: the words of rankdeck's command on the first node; the run's folder follows them.
     """
     if isinstance(job, SlurmJob):
@@ -58,7 +57,7 @@ def submit_argv(submission: Submission, folder: str = RUN, *, after: str = "") -
 
     Args:
         submission: the job.
-        folder: of the run, which has the script.
+        folder: Folder of the run, which has the script.
         after: the job that must be over first; empty: none.
     """
     argv = pbs.argv if submission.scheduler == "pbs" else slurm.argv

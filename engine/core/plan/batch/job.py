@@ -66,7 +66,6 @@ def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slur
     Args:
         job: its number.
         found: what squeue or qstat still knows; None: nothing.
-        scheduler: of the job.
     """
     words = {
         "CANCELLED": "was cancelled",
