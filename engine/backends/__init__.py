@@ -40,7 +40,7 @@ class BackendModule(Protocol):
         ...
 
     def judge(self, output: ProgramOutput, plan: LaunchPlan) -> str:
-        """What ranks will use, in words, from the output of PROGRAM; empty: unknown. Raises CheckError if they can't run."""
+        """Describes what ranks will use, from the output of PROGRAM; empty: unknown. Raises CheckError if they can't run."""
         ...
 
     def check_plan(self, plan: LaunchPlan) -> None:
@@ -64,7 +64,7 @@ def program_of(name: str) -> str:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """What ranks will use, in words, from the output of the program; empty: unknown. Raises CheckError if they can't run."""
+    """Describes what ranks will use, from the output of the program; empty: unknown. Raises CheckError if they can't run."""
     return "".join(BACKENDS[backend].judge(output, plan) for backend in backends_in(plan.backend.name))
 
 

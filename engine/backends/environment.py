@@ -27,7 +27,7 @@ _NAMES = frozenset().union(*(family.names for family in FAMILIES))
 
 
 class Trouble(NamedTuple):
-    """What is wrong with a variable, as the end of a sentence that begins with its name, and the next step."""
+    """The problem with a variable, as the end of a sentence that begins with its name, and the next step."""
 
     problem: str
     hint: str
@@ -59,7 +59,7 @@ def environment_warnings(
 
 
 def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
-    """What is wrong with a variable of a profile; None: nothing is known."""
+    """The problem with a variable of a profile; None: no problem is known."""
     family = family_of(name)
     if family is None:
         return None

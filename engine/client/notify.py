@@ -25,7 +25,7 @@ COMMAND_SECONDS = 10.0
 
 
 class Telling(NamedTuple):
-    """What a user is told. `text` is raw: it may quote what a rank printed."""
+    """A message for a user. `text` is raw: it may quote a rank's output."""
 
     occasion: Occasion
     run: str
@@ -34,11 +34,11 @@ class Telling(NamedTuple):
 
 
 def terminal_sequences(notify: Notify, told: Telling, environment: Mapping[str, str] = os.environ) -> str:
-    """What makes a terminal ring and show a notification; empty: nothing. It has no control character of a run's output.
+    """Characters that make a terminal ring and show a notification; empty: neither. None of the control characters come from a run.
 
     Args:
         notify: what the user wants.
-        told: what is said.
+        told: the message.
         environment: says which terminal this is.
     """
     bell = "\a" if notify.bell else ""
@@ -111,11 +111,11 @@ async def run_command(command: Sequence[str], told: Telling) -> str:
 
 
 async def post(url: str, told: Telling) -> str:
-    """Posts what the user is told to their webhook, as JSON, and waits for the answer.
+    """Posts a message to the user's webhook, as JSON, and waits for the answer.
 
     Args:
         url: may be a secret: it is in no argument and in no answer. Empty: nothing is posted.
-        told: what is said.
+        told: the message.
 
     Returns:
         Why it was not taken, in words; empty: it was.

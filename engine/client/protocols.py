@@ -121,7 +121,7 @@ class EngineClient(Protocol):
         ...
 
     def arguments(self, script: str, folder: str) -> tuple[Argument, ...]:
-        """What a user's script, relative to a folder, declares as its command line. It is read, not run."""
+        """The arguments that a user's script, relative to a folder, declares. The script is read, not run."""
         ...
 
     def backends(self) -> list[BackendInfo]:

@@ -86,7 +86,7 @@ class _JsonLines(_Lines):
 
 
 class _Named:
-    """For libraries that want a name and a step for each value: `loss/rank_3`. What is not finite is left out."""
+    """For libraries that want a name and a step for each value: `loss/rank_3`. Leaves out values that are not finite."""
 
     def __init__(self, launched_at: float) -> None:
         self._launched_at = launched_at

@@ -23,7 +23,7 @@ def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> Non
     """Save a profile that does what COMMAND does. Nothing is started.
 
     COMMAND is one of torchrun, python -m torch.distributed.run or launch, accelerate launch, deepspeed, mpirun or srun, best in
-    quotes, or the name of an sbatch file. It is only read: no shell runs it. What has no place in a profile is printed.
+    quotes, or the name of an sbatch file. It is only read: no shell runs it. Parts that no profile can hold are printed.
     """
     from engine.core.launch_commands.draft import left_out
     from engine.planning.imports import import_command  # it knows six launchers; other commands need none

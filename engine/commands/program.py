@@ -54,9 +54,9 @@ class _ProgramCommand(click.Command):
 
 
 def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """What may stand next on a program's command line: values of the argument before it, or arguments.
+    """The words that may come next on a program's command line: values of the last argument, or arguments.
 
-    Values are choices. Of other texts, and where a program declares nothing, the shell completes files.
+    Values are choices. For other texts, and for programs that declare nothing, the shell completes files.
     """
     before = [word for word in ctx.params["args"] or () if word != "="]  # bash takes --name=value for three words
     files = [CompletionItem(incomplete, type="file")]
@@ -95,7 +95,7 @@ def program_is_recipe(program: str) -> bool:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 PROGRAM_WORDS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-"""What follows the program belongs to it."""
+"""Words after the program belong to the program."""
 
 _OPTIONS = (
     click.argument("program", type=ProgramName()),

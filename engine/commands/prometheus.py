@@ -206,11 +206,11 @@ async def _snapshot(summary: RunSummary) -> Snapshot | None:
 
 
 def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> Iterator[Any]:
-    """What is known of runs, as prometheus-client writes it.
+    """The metrics of runs, as prometheus-client writes them.
 
     Args:
-        summaries: of runs whose state is told.
-        snapshots: Snapshots of those that could be asked for the rest.
+        summaries: runs whose state is reported.
+        snapshots: those of runs that answered; they have the other metrics.
     """
     from prometheus_client.core import GaugeMetricFamily as Gauge
     from prometheus_client.core import StateSetMetricFamily

@@ -99,7 +99,7 @@ class Page(Server):
         self._sockets: set[web.WebSocketResponse] = set()
 
     def application(self) -> web.Application:
-        """What answers requests."""
+        """The web application that answers requests."""
         page = web.Application()
         aiohttp_jinja2.setup(page, loader=FileSystemLoader(self.templates_path))
         page.add_routes(

@@ -1,4 +1,4 @@
-"""What the commands about profiles, plans and runs print: tables for people, JSON for scripts."""
+"""Output of the commands about profiles, plans and runs: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def show_standbys(found: list[StandbyNote]) -> None:
 
 
 def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
-    """`rankdeck status`. `program`: of the run's plan."""
+    """Prints `rankdeck status`. `program`: from the run's plan."""
     run, words = snapshot.run, shown_words([program.target, *program.args])
     if as_json:
         ranks = [

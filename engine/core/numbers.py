@@ -32,7 +32,7 @@ def number(value: float | None, width: int) -> str:
 
     Args:
         value: None where there is none.
-        width: cells; seven hold every value that is not negative. What does not fit is `###`, never a wrong digit.
+        width: cells; seven hold every value that is not negative. A value that does not fit is `###`, never a wrong digit.
     """
     if value is None:
         return NOTHING.rjust(width)[:width]

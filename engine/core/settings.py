@@ -1,4 +1,4 @@
-"""What a user sets once for all runs, in `config.toml`: colours and keys of the app, and what tells them that a run needs them."""
+"""A user's settings for all runs, in `config.toml`: colours and keys of the app, and how to notify the user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HidableColumn = Literal["node", "local", "step", "throughput", "loss", "gpu", "m
 """Columns of the app's table of ranks that can be left out."""
 
 CurvesOver = Literal["whole run", "10 min", "1 min"]
-"""What the small curves of the table show."""
+"""The time that the small curves of the table cover."""
 
 LowerPane = Literal["log", "chart", "events"]
 
@@ -69,7 +69,7 @@ DEFAULT_LOOK = Look()
 
 
 class Units(Section, frozen=True, kw_only=True):
-    """`[units]`: how the app writes values. `memory`: powers of 1024 or of 1000. `time`: of the clock."""
+    """`[units]`: how the app writes values. `memory`: powers of 1024 or of 1000. `time`: zone of the clock."""
 
     memory: Literal["GiB", "GB"] = "GiB"
     time: Literal["local", "UTC"] = "local"

@@ -34,7 +34,7 @@ def import_words(modules: Sequence[tuple[str, float]]) -> str:
 
 
 def preload_words(modules: Sequence[str]) -> str:
-    """What shares the imports of modules among ranks."""
+    """The setting that lets ranks share the imports of modules, in words."""
     names = ", ".join(f'"{name}"' for name in modules)
     return f"launch.preload = [{names}] imports {'it' if len(modules) == 1 else 'them'} once, before ranks start"
 

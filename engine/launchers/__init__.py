@@ -11,7 +11,7 @@ from engine.launchers import local, pbs, slurm, ssh
 
 
 class Launcher(Protocol):
-    """What a launcher module offers."""
+    """The interface of a launcher module."""
 
     def argv(self, node: str, command: Sequence[str], reach: Reach) -> list[str]:
         """The local command that runs a command on a node, with this process's standard input and output.

@@ -20,7 +20,7 @@ _SCRIPT = (
     'printf -v rankdeck_setup %b "$rankdeck_setup"; eval "unset rankdeck_setup; set --; $rankdeck_setup" 8<&- 9>&-; '
     'test $? = 0 || exit; trap - EXIT; exec "${rankdeck_command[@]}" <&8 >&9 8<&- 9>&-'
 )
-"""What the login shell does: it reads the user's lines, runs them, and becomes the command in the environment that they made.
+"""The login shell reads the user's lines, runs them, and becomes the command in the environment that they made.
 bash reads a pipe byte by byte, so everything after the first line is left for the command. The lines see no arguments, because a
 script that they source would take the command's for its own. The exit status tells that they failed, even if they `exit` or
 `set -e`. The script is one line without single quotes, backslashes and `!`, so every login shell accepts it as a word."""
@@ -44,7 +44,7 @@ def with_setup(setup: str, command: Sequence[str]) -> list[str]:
 
 
 def setup_input(setup: str) -> bytes:
-    """What a command made by `with_setup` must receive first on its standard input; empty without shell lines."""
+    """The bytes that a command made by `with_setup` must receive first on its standard input; empty without shell lines."""
     if not setup:
         return b""
     return _UNSAFE.sub(lambda byte: b"\\0%03o" % byte[0][0], setup.encode("utf-8", "surrogateescape")) + b"\n"

@@ -1,4 +1,4 @@
-"""What Linux offers, in one way for nodes and supervisors: files, locks, sockets and processes.
+"""Files, locks, sockets and processes of Linux, in one way for nodes and supervisors.
 
 Python 3.8 and later, standard library only: agents bring these modules along (`engine.node.bundle`).
 """

@@ -19,7 +19,7 @@ MAX_FILE = 1 << 27
 """Bytes of the largest file of a run that is read whole: its curves."""
 
 _IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""What opening a link, a socket or a pipe without a reader, and a folder fails with."""
+"""Errors from opening a link, a socket, a pipe without a reader, or a folder."""
 
 
 def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:

@@ -90,7 +90,7 @@ def become(request: Request, descriptors: list[int]) -> None:
 
 
 def end(path: str, request: Request, rank: int) -> None:
-    """What comes after all exit handlers. Records how this process ends, since its parent and the agent may have been killed, and ends it.
+    """Ends this process after all exit handlers. First records how, since its parent and the agent may have been killed.
 
     Args:
         path: Path of the file for the record.

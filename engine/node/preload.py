@@ -48,10 +48,10 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class Imports(NamedTuple):
-    """What came of the imports.
+    """The result of the imports.
 
-    `seconds`: of each module that is kept; `refused`: modules and why they are not kept; `is_spoilt`: this process holds what a refused
-    one has left; `changes`: environment variables that imports have set, None for those that they have removed.
+    `seconds`: of each module that is kept; `refused`: modules and why they are not kept; `is_spoilt`: a refused module has left
+    something in this process; `changes`: environment variables that imports have set, or removed (None).
     """
 
     seconds: list[tuple[str, float]]

@@ -34,11 +34,11 @@ LARGE = 4 << 20
 
 
 class Shared:
-    """What ranks share with the template.
+    """State that ranks share with the template, and the end of ranks.
 
     Args:
         modules: names of the modules that were imported before the fork.
-        libraries: paths of the shared libraries that torch and Python have loaded, in whose end nothing happens that anybody would miss.
+        libraries: paths of the shared libraries that torch and Python have loaded; they need not do anything at the process's end.
         is_last: no exit handler runs after `leave`.
     """
 
@@ -52,10 +52,10 @@ class Shared:
         self._removals = postpone_removals()
 
     def leave(self, status: int) -> None:
-        """Ends this process if nothing speaks against it; else returns, and the interpreter does it, after `remove_operators`.
+        """Ends this process if that is safe; else returns, and the interpreter ends it, after `remove_operators`.
 
         Args:
-            status: with which the process ends.
+            status: exit status of the process.
         """
         try:
             if not (self._is_last and self._may_leave()):

@@ -25,7 +25,7 @@ IS_FIRST = not atexit._ncallbacks()
 """Whether no exit handler was there before this file, as one of a debugger or of coverage."""
 
 LAST: list = []  # type: ignore[type-arg]
-"""What a rank does at its end, after all exit handlers: this one is registered before anything else is imported."""
+"""Functions that a rank calls after all other exit handlers: their handler is registered before anything else is imported."""
 atexit.register(lambda: [act() for act in LAST])
 
 import array

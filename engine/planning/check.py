@@ -242,7 +242,7 @@ def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutErr
 
 
 class _Wanted(NamedTuple):
-    """What to ask a node. `job`: a rank's environment as JSON if a question depends on it, else empty."""
+    """Questions for a node. `job`: a rank's environment as JSON if a question depends on it, else empty."""
 
     node: PlannedNode
     reach: Reach

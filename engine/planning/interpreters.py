@@ -1,4 +1,4 @@
-"""What runs a script: Python, the interpreter that its first line names, or the kernel."""
+"""The program that runs a script: Python, the interpreter that its first line names, or the kernel."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class _Draft:
         return bool(self._here)
 
     def settings(self, backend: str) -> BackendSettings:
-        """What a run with a backend needs. Raises CheckError if this machine lacks it, or the recipe can't use it."""
+        """The settings that a run with a backend needs. Raises CheckError if this machine lacks it, or the recipe can't use it."""
         check_backend(self._profile, backend)
         return settings_of(backend, one_machine=self.is_one_machine)
 
@@ -345,7 +345,7 @@ class _Draft:
             raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
 
     def gpu_words(self, plan: LaunchPlan) -> str:
-        """What the ranks of a plan compute on, if that is GPUs; empty: it is not."""
+        """The GPUs that the ranks of a plan compute on, in words; empty: none."""
         if plan.backend.device != "cuda":
             return ""
         gpus = sum(self._known[node.name].gpus for node in plan.nodes)

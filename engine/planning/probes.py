@@ -27,7 +27,7 @@ NOISE = 1 << 20
 """Most bytes that login scripts may print before the probe's first word."""
 
 LAST_WORDS = 1 << 13
-"""How much of the end of the command's standard error is kept, in bytes."""
+"""Bytes that are kept from the end of the command's standard error."""
 
 END_TIME = 2.0
 """Seconds for a probe to exit after its stdin is closed, and for a killed process to be gone."""

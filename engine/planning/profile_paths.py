@@ -75,7 +75,7 @@ def _absolute(path: str, folder: Path = Path()) -> str:
 
 
 def of_project(profile: Profile, project: Path, places: Places) -> Profile:
-    """The profile of another project, with absolute paths. What the command line has set is relative to the current folder."""
+    """The profile of another project, with absolute paths. Paths from the command line are relative to the current folder."""
     typed, found = with_absolute_paths(profile), with_absolute_paths(profile, project)
     for section, key in _PATHS:
         if (section, key) in places.overridden:

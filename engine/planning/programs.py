@@ -30,7 +30,7 @@ LARGEST = 1_000_000
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says about a run. None: the profile's own value, or the default."""
+    """Values for a run from the command line. None: the profile's own value, or the default."""
 
     program: str
     """A script, the name of a recipe, or a module."""

@@ -69,7 +69,7 @@ def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False
 
 
 def _last_events(state: RunState, reason: str, by: str, *, again: bool) -> list[AnyEvent]:
-    """What happens to a run whose job is over."""
+    """The last events of a run whose job is over."""
     now = time.time()
     asked = [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
     if isinstance(state.phase, Ended) and (again or not waits_for_job(state)):

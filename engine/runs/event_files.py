@@ -1,7 +1,7 @@
 """Finds and reads the files to which trackers in ranks write their numbers.
 
 TensorBoard's event files tell by their names when they were created, and by which process. The file of a run of Weights & Biases has a log
-beside it whose first line tells the process. What transformers' Trainer keeps with its checkpoints comes from rank 0.
+beside it whose first line tells the process. Files that transformers' Trainer keeps with its checkpoints come from rank 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.linux.files import open_regular
 from engine.runs import trainer_states
 
 Tracker = Literal["tensorboard", "wandb", "trainer"]
-"""What has written a file."""
+"""The tracker that has written a file."""
 
 SLICE = 1 << 17
 """Bytes that are read from one file at once: about 20 milliseconds of work."""
@@ -97,7 +97,7 @@ def _entries(folder: Path, seconds: float) -> Iterator[os.DirEntry[str]]:
 
 
 def tracker_of(path: Path) -> Tracker:
-    """What has written a file."""
+    """The tracker that has written a file."""
     if path.name == trainer_states.NAME:
         return "trainer"
     return "wandb" if path.name.endswith(_WANDB) else "tensorboard"

@@ -157,7 +157,7 @@ class _Git:
         return self._ask(*words, may_fail=True)[0].decode(errors="replace").strip()
 
     def _ask(self, *words: str, may_fail: bool = False) -> tuple[bytes, bool]:
-        """What git prints, at most `MAX_DIFF` bytes of it, and whether there was more.
+        """The output of git, at most `MAX_DIFF` bytes of it, and whether there was more.
 
         Raises:
             GitError: it fails, or it takes too long.

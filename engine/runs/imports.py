@@ -1,4 +1,4 @@
-"""What scripts import from installed packages, kept beside the runs for `launch.preload = "auto"`."""
+"""Modules that scripts import from installed packages, kept beside the runs for `launch.preload = "auto"`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MOST_KEPT = 256
 class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
     """`imports/KEY.json`: of one script with one Python.
 
-    `modules`: that rank 0 of the last run used when its process group was made; `seconds`: of the imports of some of them in a rank;
-    `refused`: why some of them can't be preloaded.
+    `modules`: those that rank 0 of the last run used when its process group was made; `seconds`: import times of some of them in a
+    rank; `refused`: why some of them can't be preloaded.
     """
 
     modules: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recall_imports(plan: LaunchPlan) -> ScriptImports:
-    """What is known of the script of a plan; nothing if it has not run yet."""
+    """The known imports of a plan's script; none if it has not run yet."""
     path = _file(plan)
     if not path.exists():
         return ScriptImports()

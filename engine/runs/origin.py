@@ -80,7 +80,7 @@ def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
 
 
 class Recorded(NamedTuple):
-    """What the newest attempt of a run started from, with the patch of what was not committed."""
+    """The origin of a run's newest attempt, with a patch of the uncommitted changes."""
 
     origin: Origin
     diff: bytes
@@ -88,7 +88,7 @@ class Recorded(NamedTuple):
 
 
 def read_origin(paths: RunPaths) -> Recorded | None:
-    """What the newest attempt of a run started from; None if an older version launched it, or the file is damaged."""
+    """The origin of a run's newest attempt; None if an older version launched it, or the file is damaged."""
     found = sorted((int(name[1]), name[0]) for name in map(_NAME.fullmatch, _names(paths.folder)) if name)
     if not found:
         return None

@@ -114,7 +114,7 @@ class RunPaths:
         self.checkpoints = folder / "checkpoints"
 
     def origin(self, attempt: int) -> Path:
-        """What an attempt was started from; absent where it is the same as for the attempt before."""
+        """The origin of an attempt; absent if it is the same as for the attempt before."""
         return self.folder / f"origin_{attempt}.json"
 
     def code_diff(self, attempt: int) -> Path:
@@ -163,7 +163,7 @@ class RunPaths:
         return self.attempt(attempt) / TRACE
 
     def order(self, attempt: int) -> Path:
-        """In which order the ranks wrote: see `log_order`."""
+        """The order in which the ranks wrote: see `log_order`."""
         return self.attempt(attempt) / "order"
 
     def store_log(self, attempt: int) -> Path:

@@ -194,12 +194,12 @@ def read_summary(paths: RunPaths) -> RunSummary | None:
 
 
 def read_note(paths: RunPaths) -> RunNote:
-    """What the user has written about a run; empty if there is nothing readable."""
+    """The user's note about a run; empty if there is none that can be read."""
     return find_value(paths.note, RunNote) or RunNote()
 
 
 def write_note(paths: RunPaths, note: RunNote) -> None:
-    """Stores what the user has written about a run.
+    """Stores the user's note about a run.
 
     Raises:
         RankdeckError: it can't be written.

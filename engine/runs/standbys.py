@@ -39,8 +39,9 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 class StandbyNote(msgspec.Struct, frozen=True, kw_only=True):
     """`standby.json`: a standby that waits.
 
-    `start`: of the process, in clock ticks since boot, because another one may get its pid; `key`: of the launches that it can serve; `until`: when it ends, in seconds since the epoch, or 0: with the app that started it;
-    `socket`: where it listens, empty for one of the app.
+    `start`: start of its process, in clock ticks since boot, because another process may get its pid; `key`: names the launches that it
+    can serve; `until`: its end, in seconds since the epoch, or 0: it ends with the app that started it; `socket`: where it listens; empty
+    for a standby of the app.
     """
 
     pid: int

@@ -33,16 +33,16 @@ def watched(path: Path) -> Path:
 
 
 def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> Path | None:
-    """Which state is that of a program. Another training in the same folder writes states too, and none tells who has written it.
+    """The state that a program writes. Another training in the same folder writes states too, and no state names its writer.
 
     Args:
         states: those that have changed since the program began.
         folder: where it runs.
-        args: its arguments. What is in a folder that one of them names, as `--output_dir out` does, is of this program. With an
-            `output_dir`, nothing else is.
+        args: its arguments. States in a folder that an argument names, as `--output_dir out` does, are this program's. With an
+            `output_dir`, no others are.
 
     Returns:
-        The name by which it is watched; None if several may be the program's.
+        The state; None if several may be the program's.
     """
     words = {part for word in args for part in (word, word.partition("=")[2]) if part}
     named = {Path(os.path.normpath(folder / word)) for word in words} - {folder, *folder.parents}

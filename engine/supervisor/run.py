@@ -89,9 +89,9 @@ class SupervisedRun:
         self.gpu_use: dict[int, GpuUse] = {}
         """The newest GPU use of each rank."""
         self.process_use: dict[int, ProcessUse] = {}
-        """What the process of each rank used last."""
+        """The newest resource use of each rank's process."""
         self.health: dict[int, RankHealth] = {}
-        """What is wrong with ranks that are alive."""
+        """Problems of ranks that are alive."""
         self.stall: StallView | None = None
         self.waits: tuple[Wait, ...] = ()
         """Which ranks waited for which, as torch has recorded it."""

@@ -20,7 +20,7 @@ from engine.supervisor.run import SupervisedRun
 
 
 class Seen:
-    """What a subscriber has received."""
+    """How far a subscriber has received the run."""
 
     def __init__(self) -> None:
         self.revision = -1
@@ -29,7 +29,7 @@ class Seen:
 
 
 class Snapshots:
-    """What front ends see of a run."""
+    """A run as front ends see it."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._supervised, self._ingest = run, ingest
@@ -43,7 +43,7 @@ class Snapshots:
         self.refresh()
 
     def restart_words(self, scope: Scope) -> str:
-        """What a restart would do now."""
+        """The effect of a restart now, in words."""
         return next_restart(self._supervised.state, self._ingest.progress, scope).words
 
     def refresh(self) -> bool:

@@ -73,7 +73,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes(self) -> str:
-        """What it takes, in words: `a whole number from 1 to 8`. The script says the same."""
+        """The values that it takes, in words: `a whole number from 1 to 8`. The script uses the same words."""
         if self.many:
             return f"{self.count or 'one or more'} values, each {self._takes_one}"
         return f"{self._takes_one}; {self.flag} alone: {self.alone}" if self.alone else self._takes_one
@@ -100,7 +100,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.help} ({'; '.join(filter(None, facts))})"
 
     def problem(self, text: str) -> str:
-        """What is wrong with a text as its value, in the words of the script; empty: nothing."""
+        """Why a text is not a valid value, in the words of the script; empty: it is valid."""
         if self.alone and text == self.alone:
             return ""
         if not self.many:

@@ -1,6 +1,6 @@
-"""What declarations in a user's source say, as far as they are literals: the names and values that `script` reads.
+"""Reads names and values from the declarations in a user's source, if they are literals, for `script`.
 
-Sources may be of strangers: texts are made printable.
+A stranger may have written the source, so texts are made printable.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Fields:
             yield _Declared(one.target.id, one.annotation, one.value, said)
 
     def _comment(self, node: ast.AnnAssign) -> str:
-        """What stands behind a field, or in the lines of comment above it."""
+        """The comment behind a field, or in the lines above it."""
         end = (node.end_lineno or node.lineno) - 1
         behind = self._lines[end].encode()[node.end_col_offset or 0 :].decode("utf-8", "replace")
         if "#" in behind:
@@ -193,7 +193,7 @@ class Fields:
 
 
 def _given(one: _Declared) -> dict[Any, ast.expr]:
-    """What the declaration of a field says; see `make`."""
+    """The values that a field's declaration gives, by keyword; see `make`."""
     call = one.default
     given: dict[Any, ast.expr] = {}
     if isinstance(call, ast.Call) and (name := name_of(call.func)) in _DECLARED:

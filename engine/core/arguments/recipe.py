@@ -1,4 +1,4 @@
-"""What a recipe says about itself, and what it would say of a command line. Its script is not run: it imports torch."""
+"""Reads a recipe's description, and checks command lines for it. Its script is not run, because it imports torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORDER = ("default", "help")
 
 
 def read_recipe(name: str, source: str) -> RecipeInfo:
-    """What a script says about itself.
+    """The description of a recipe, from its script.
 
     Args:
         source: the script; its `parameter(...)` calls contain literals only.
@@ -75,7 +75,7 @@ class _Help(argparse.Action):
 
 
 def problem_with(recipe: RecipeInfo, words: Sequence[str]) -> Problem | None:
-    """What is wrong with a command line, in the words of the script; None: nothing."""
+    """The problem with a command line, in the words of the script; None: it is valid."""
     try:
         _, rest = _parser(recipe).parse_known_args(words)
     except _HelpAskedFor:

@@ -1,7 +1,6 @@
 """The command line of a user's script, read from its source without running it: argparse, click, dataclasses, functions and hydra.
 
-Only what is written as literals is known. Arguments that other modules declare are left out, so this helps to fill in a form, and refuses
-nothing.
+Reads literals only. Arguments that other modules declare are missing, so this helps to fill in a form, and refuses nothing.
 """
 
 from __future__ import annotations

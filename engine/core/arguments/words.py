@@ -25,7 +25,7 @@ class TakenApart(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """Words that belong together. `name`: of the argument that they name; `value`: its value; empty: no argument takes them."""
+    """Words that belong together. `name`: the argument that they name; `value`: its value; empty: no argument takes them."""
 
     words: list[str]
     name: str = ""

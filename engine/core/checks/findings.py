@@ -38,7 +38,7 @@ CHECK_WORDS: dict[Check, str] = {
     "login": "processes outlive the login that started them",
     "leftovers": "no process of an earlier run is left there",
 }
-"""What each check tests, for the documentation and the app."""
+"""The condition that each check tests, for the documentation and the app."""
 
 State = Literal["ok", "warn", "fail", "skip"]
 """`warn`: a launch may work. `fail`: ranks will fail. `skip`: not checked, the text has the reason."""
@@ -145,7 +145,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Login = Literal["", "session", "user"]
-"""What ends processes of a node besides rankdeck: the end of their login session, or of the user's last session; empty: neither."""
+"""The system ends a node's processes with their login session, or with the user's last session; empty: neither."""
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,9 +206,9 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank would find on a node.
+    """Facts about a node, as a rank would find them.
 
-    `workdir`: why it could not start in that folder. `start`: why its Python could not start. `torch_cuda`: the CUDA version of
+    `workdir`: why a rank could not start in that folder. `start`: why Python could not start. `torch_cuda`: the CUDA version of
     torch's build, empty for a build without CUDA; None: unknown.
     """
 

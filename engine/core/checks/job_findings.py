@@ -57,7 +57,7 @@ def _workdir(plan: LaunchPlan, node: str, job: JobFacts) -> Finding:
 
 
 def _script(plan: LaunchPlan, node: str, job: JobFacts) -> Finding:
-    """What is known of the script; on the first node also what it imports slowly."""
+    """The finding about the script; on the first node also the modules that it imports slowly."""
     found = _script_there(plan, node, job)
     if found.state != "ok" or not plan.slow_imports or node != plan.nodes[0].name:
         return found

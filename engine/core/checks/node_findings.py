@@ -59,7 +59,7 @@ def reach_finding(node: PlannedNode, seconds: float) -> Finding:
 
 
 def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
-    """How much a node's clock differs from this machine's.
+    """The difference between a node's clock and this machine's.
 
     Args:
         node: the node.
@@ -113,7 +113,7 @@ def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
 
 
 def _cores(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
-    """What each rank is bound to."""
+    """The CPUs that each rank is bound to."""
     if machine.cpus_trouble:
         hint = "give the node fewer ranks, get more cores, or set layout.bind to numa or none"
         return fail(node.name, "cores", machine.cpus_trouble, hint)

@@ -124,7 +124,7 @@ def _waits_in_collectives(
 
 
 def _different(here: Mapping[int, Operation], which: str) -> str:
-    """What each rank calls, if ranks call different operations under the same number; else empty."""
+    """The call of each rank, if ranks call different operations under the same number; else empty."""
     known = {rank: one for rank, one in here.items() if one.name}
     names = {one.name for one in known.values()}
     is_even = not any(_UNEVEN.search(name) for name in names)

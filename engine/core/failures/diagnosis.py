@@ -1,6 +1,6 @@
 """Explains why one rank failed, from its exit status and the end of its output.
 
-What ended the process decides first: a signal is explained only by what can cause it. Then come the exception, the last words, and the next
+The exit status comes first: a signal is explained only by its possible causes. Then come the exception, the last output, and the next
 step. When a rank fails, torch mostly prints errors about other ranks ("connection closed by peer"), so `is_secondary` finds out whether another
 rank is to blame. `verdict` compares several ranks.
 """
@@ -75,7 +75,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ranks: frozenset[int] = frozenset()
     """Ranks that its message names as the cause."""
     blames: str = ""
-    """What they did: a headline with `{who}`."""
+    """A headline about these ranks, with `{who}`."""
     rank: int | None = None
     """The rank whose failure it only reports; None: its own."""
     raised: str = ""
@@ -280,7 +280,7 @@ def _about_request(who: str, status: int, by: str) -> Explanation:
 
 
 def _about_signal(who: str, number: int, text: str, told: Ending, context: str) -> Explanation:
-    """The explanation of a process that a signal has ended. Only what can cause the signal explains it."""
+    """The explanation of a process that a signal has ended. Considers only possible causes of that signal."""
     detail, hint = _SIGNALS.get(number, ("", "look at what sends signals on this node"))
     name = status_words(-number)
     end = Explanation(

@@ -108,7 +108,7 @@ class _Config(msgspec.Struct):
 
 
 class _Trace(msgspec.Struct):
-    """What torch writes when a collective of nccl has timed out."""
+    """The record that torch writes when a collective of nccl has timed out."""
 
     entries: list[Any] = []
     pg_config: dict[str, _Config] = {}

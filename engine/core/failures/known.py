@@ -79,7 +79,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     needs: str = ""
     """A second regex, which must match the whole output of the process: its frames, its warnings, and what its launcher says."""
     detail: str = ""
-    """What it means; empty: show the program's own message."""
+    """Its meaning; empty: show the program's own message."""
     fix: str = ""
     """A line to copy: a command, or a setting of a profile."""
     blames: str = ""
@@ -121,7 +121,7 @@ class Found(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What it means; empty if the program's own message is clear."""
+        """Its meaning; empty if the program's own message is clear."""
         return self.cause.detail.format_map(self.words)
 
     @property
@@ -288,7 +288,7 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
 
     Args:
         text: output of the command, with `\\n` as the only line end.
-        speaker: `ssh`, `slurm`, `pbs` or `node`. What the login says counts for all.
+        speaker: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` count for all.
         status: Status of the command, or None.
         words: `node`, `python` and `job`, for the sentences.
     """

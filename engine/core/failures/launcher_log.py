@@ -45,7 +45,7 @@ _DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0
 
 
 class _Process:
-    """What the log shows about one rank, or about lines without a rank."""
+    """Facts from the log about one rank, or about lines without a rank."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -51,13 +51,13 @@ _COMMON = tuple(map(re.compile, (
     rf"{_NAME}(?P<more> [a-z][\w-]{{0,40}}) ",  # stern
     rf"{_NAME}\t",  # parallel --tag
 )))  # fmt: skip
-"""What may stand before most lines of a text."""
+"""Prefixes that most lines of a text may have."""
 
 _NO_NAMES = frozenset(
     "wandb srun slurmstepd error warning info debug critical fatal usage file raise note hint traceback during the".split()
 )
 _PYTHON = re.compile(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
-"""Behind a tag, this shows that it is one."""
+"""If this follows a tag, it really is a tag."""
 
 
 class Line(NamedTuple):

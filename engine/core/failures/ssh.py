@@ -43,7 +43,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Why a node has no agent. The texts continue a line that begins with `gpu01: `."""
 
     fact: str
-    """What happened, one line."""
+    """The failure, one line."""
     hint: str
     """The next step, one line."""
     retry: bool = False
@@ -85,7 +85,7 @@ _TOOLS: dict[Transport, tuple[str, str]] = {
     "slurm": ("srun", "srun --jobid={job} --overlap -w {node} true"),
     "pbs": ("pbs_tmrsh", "pbs_tmrsh {node} true"),
 }
-"""What starts the command on a node, and how to try it by hand; ssh otherwise."""
+"""The program that starts the command on a node, and how to try it by hand; ssh otherwise."""
 
 _NO_SSH = re.compile(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
 _NO_SRUN = re.compile(r"env: \W?srun\W?: No such file")

@@ -23,7 +23,7 @@ _ELASTIC_WAITS = {
     "_gather": "waiting for the other ranks to join",
     "_all_have_formed": "waiting for the other ranks to join",
 }
-"""What a main thread does in these functions of `rankdeck.elastic`."""
+"""The activity of a main thread in these functions of `rankdeck.elastic`."""
 
 _COLLECTIVES = frozenset([
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "reduce", "reduce_scatter",
@@ -91,7 +91,7 @@ def parse(text: str) -> list[tuple[Frame, ...]]:
 
 
 def doing(frames: Sequence[Frame]) -> str:
-    """What a main thread does, in a few words."""
+    """The activity of a main thread, in a few words."""
     for frame in frames:
         if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
             return _ELASTIC_WAITS[frame.function]

@@ -34,9 +34,9 @@ _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 _OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
 """The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
 _CRASH = re.compile(r"^Fatal Python error: ", re.MULTILINE)
-"""What faulthandler prints first when a signal ends the process."""
+"""The first words of faulthandler when a signal ends the process."""
 _THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})", re.MULTILINE)
-"""A thread in what follows."""
+"""A thread in the text after those words."""
 _STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')
 """A frame of the code that starts the program."""
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/rankdeck/_(?:autoload|collectives|imports|metrics)\.py", line \d')

@@ -59,13 +59,13 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     """See `explain`."""
     report: Found | None = None
-    """What the launcher reports about its end."""
+    """The launcher's report about its end."""
     line: str = ""
     """The launcher's line about its end, if that is no known failure."""
     source: str = ""
     """If its rank is unknown: the node or the file that its lines come from."""
     context: str = ""
-    """What the launcher printed."""
+    """The launcher's output."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ def _late(witnesses: Sequence[Witness]) -> frozenset[int]:
 
 
 class _Signs(NamedTuple):
-    """What the end of a rank's output shows about its progress."""
+    """A rank's progress, as the end of its output shows it."""
 
     progress: tuple[tuple[str, int, int], ...]
     """For each nccl process group: its name, and the numbers of the last enqueued and completed work."""
@@ -300,7 +300,7 @@ _ACTIVITIES = (
         "preparing data",
     ),
 )
-"""What the label of a bar says of the work, if it names it."""
+"""The activity that the label of a bar names."""
 
 
 def _activity(bar: Bar) -> str:

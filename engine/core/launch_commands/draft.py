@@ -45,7 +45,7 @@ _RELATIVE_SOURCE = re.compile(r"(?:source|\.)\s+[\"']?(?![/~$\"'])")
 
 @dataclass(kw_only=True)
 class Draft:
-    """What has been read so far. None and empty: the command does not say it."""
+    """The values read from a command so far. None and empty: the command gives none."""
 
     kind: str = ""
     """The key of `[recipe]` that names the program: `script` or `module`."""

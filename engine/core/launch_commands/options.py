@@ -27,7 +27,7 @@ class Option(NamedTuple):
 
     launchers: str
     means: str
-    """What it sets; empty: nothing that a profile has."""
+    """The setting that it changes; empty: profiles have no such setting."""
     takes: str
     """Number of words that follow it."""
     names: str

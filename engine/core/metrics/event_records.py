@@ -37,13 +37,13 @@ class Scalar(NamedTuple):
 
 
 def complete_size(data: bytes) -> tuple[int, int]:
-    """How much of the beginning of some data is whole records.
+    """The size of the whole records at the beginning of some data.
 
     Args:
         data: from the beginning of a record.
 
     Returns:
-        The bytes of the whole records, and the bytes of the one behind them, as far as known; 0: its length is not there yet.
+        The bytes of the whole records, and the bytes of the record behind them; 0: its length is not there yet.
 
     Raises:
         ValueError: it is no file of events.

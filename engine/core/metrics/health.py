@@ -1,9 +1,9 @@
 """Finds ranks that hang or lag, and curves that go wrong, from what ranks report.
 
-What is usual is learned from the run itself: the time from one step to the next, of a rank and of its peers; the level of the loss; the
+Usual values are learned from the run itself: the time from one step to the next, of a rank and of its peers; the level of the loss; the
 throughput. A fixed limit would be too long for a script with ten steps a second and too short for one with a step a minute.
 
-Nothing is reported while a rank says that it does something else (`rankdeck.log(phase="eval")`), or before anything is usual.
+Nothing is reported while a rank says that it does something else (`rankdeck.log(phase="eval")`), or before there are usual values.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Pace:
         self._usual: float | None = None
 
     def take(self, count: int, now: float, limit: float) -> None:
-        """Adds what is newest. `limit`: pauses beyond twice of it are not learned."""
+        """Adds the newest count. `limit`: pauses longer than twice this limit are not learned."""
         if self.count is not None and count > self.count:
             pause = now - self.at
             self._intervals.append(pause / (count - self.count))
@@ -111,7 +111,7 @@ class _Pace:
 
 
 class Health:
-    """What is wrong with the ranks of an attempt. Fed once a second with what is known of them."""
+    """The problems of an attempt's ranks. Takes their newest values once a second."""
 
     def __init__(self, world_size: int, limits: HealthLimits, now: float = 0.0) -> None:
         """`now`: seconds of any clock, as in `look`."""
@@ -141,7 +141,7 @@ class Health:
         """Updates `marks`, and returns what has changed.
 
         Args:
-            now: seconds of a clock that stops while this process is stopped, so that a pause of it is not that of the ranks.
+            now: seconds of a clock that stops while this process is stopped, so that our own pauses don't count as the ranks'.
             progress: the newest numbers of every rank.
             alive: ranks that should be training, and can be heard.
             points: new points of curves.

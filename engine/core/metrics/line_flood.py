@@ -27,7 +27,7 @@ _IN_NUMBERS = b"0123456789.+-"
 """Characters of numbers."""
 
 _NO_FORMAT = _IN_NUMBERS + b" #" + bytes({byte for glyph in "█▏▎▍▌▋▊▉" for byte in glyph.encode()})
-"""What lines of one format may differ in: numbers, the blanks that align them, and the length of a bar."""
+"""Bytes that may differ between lines of one format: numbers, the blanks that align them, and the length of a bar."""
 
 _PLAIN, _WITH_EXPONENTS = (
     bytes(byte if byte in _IN_NUMBERS + exponent else ord(" ") for byte in range(256)) for exponent in (b"", b"eE")

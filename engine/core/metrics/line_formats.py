@@ -45,7 +45,7 @@ _WORD_OF_LINE = re.compile(rb"[0-9.]+")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """What one line of output says. `values`: metrics by key, in order; the rest: see `Format`."""
+    """The values in one line of output. `values`: metrics by key, in order; the rest: see `Format`."""
 
     format: Format
     values: dict[str, float] = {}
@@ -63,7 +63,7 @@ class Source(NamedTuple):
     factor: float = 1.0
     inverted: bool = False
     joins: tuple[bytes, ...] = ()
-    """What joins further words: nothing between thousands, `.` for a decimal comma, `e-` before an exponent."""
+    """Text between further words: none between thousands, `.` for a decimal comma, `e-` before an exponent."""
 
     @property
     def is_plain(self) -> bool:

@@ -34,7 +34,7 @@ class Value(NamedTuple):
 
 
 class Format(NamedTuple):
-    """What a line means. Numbers are places among the numbers of the line; None: there is none."""
+    """The meaning of a line. Integers are indexes of its numbers; None: there is none."""
 
     step: int | None = None
     steps: int | None = None
@@ -45,7 +45,7 @@ class Format(NamedTuple):
     counter: str = ""
     """Tells counters apart: the title of a bar, the name of a step. Empty if nothing is counted."""
     title: str = ""
-    """What is counted, for people: `validation`, `saving shards`."""
+    """Name of the counted work, for people: `validation`, `saving shards`."""
     is_aside: bool = False
     """It counts something else than training: held-out data, files, another bar with a title that says so."""
     of_epoch: bool = False
@@ -279,12 +279,12 @@ def _last_report(line: Fields, names: Names) -> Fields:
 
 
 def understand(line: Fields, names: Names, section: Section = "training") -> Format | None:
-    """What a line means.
+    """The meaning of a line.
 
     Args:
         line: its fields.
         names: what the profile says about names.
-        section: in which it is, unless it counts steps or epochs of the training.
+        section: the section that the line is in, unless it counts steps or epochs of the training.
 
     Returns:
         None if it reports nothing about training.

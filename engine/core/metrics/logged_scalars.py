@@ -1,8 +1,8 @@
-"""Takes scalars that a rank writes to a file of its tracker, where its output says nothing about them.
+"""Takes scalars from the file of a rank's tracker, where the rank's output lacks them.
 
-What the output says wins: a metric that is printed is not taken from the file, and steps that are printed are those of the rank. A program
-with rich bars prints the last one only, at its end, and wandb prints the last value of each metric; that is not enough to win. If the file
-is read first, the output wins as soon as it says more than the last steps of the file.
+The output has priority: a metric that is printed is not taken from the file, and printed steps are the rank's steps. A program with rich
+bars prints the last one only, at its end, and wandb prints the last value of each metric; so few values have no priority. If the file is
+read first, the output gets priority as soon as it shows more than the last steps of the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the name of a number says: a loss, a step, an epoch, a rate, or any other metric."""
+"""The meaning of a number's name: a loss, a step, an epoch, a rate, or any other metric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_KEY = 64
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile says about names: its loss, its step (empty: found by rankdeck), and what is ignored, with `*` and `?`."""
+    """A profile's settings for names: its loss, its step (empty: found by rankdeck), and ignored names, with `*` and `?`."""
 
     loss: str = ""
     step: str = ""
@@ -33,7 +33,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meaning(NamedTuple):
-    """What a name says. `key`: of the metric; of a rate its unit; `factor`: for a rate its multiple, for a pace seconds in one."""
+    """The meaning of a name. `key`: the metric, or the unit of a rate; `factor`: the multiple of a rate, or seconds in a unit of time."""
 
     role: Role
     key: str
@@ -48,12 +48,12 @@ _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "
 
 @lru_cache(maxsize=4096)
 def meaning_of(name: str, unit: str, names: Names) -> Meaning:
-    """What a number of this name is.
+    """The meaning of a number with this name.
 
     Args:
         name: as printed, with the words before it.
         unit: Unit of the number, in lower case.
-        names: what the profile says.
+        names: the profile's settings.
     """
     lower = name.lower()
     if names.loss and _is_named(lower, names.loss):

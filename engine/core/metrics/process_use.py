@@ -10,7 +10,7 @@ MEBIBYTE = 1 << 20
 
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of a rank uses, without its children such as data loaders. None: unknown."""
+    """Resources that a rank's process uses, without its children such as data loaders. None: unknown."""
 
     cpu: int
     """Percent of one core: 400 is four cores."""

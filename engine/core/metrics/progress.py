@@ -22,10 +22,10 @@ THROUGHPUT_WINDOW = 0.25
 """Seconds of samples in one point of the throughput: a screen shows at most four points a second."""
 
 _UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
-"""Units of throughput, by the key of a metric. Of several in a line, the last says most."""
+"""Units of throughput, by the key of a metric. From the most general to the most specific."""
 
 _SAYS = {unit: place for place, unit in enumerate(_UNITS.values())}
-"""How much a unit says."""
+"""Precedence of units; the most specific wins."""
 
 DERIVED_AFTER = 3
 """Lines with a step and no throughput, after which it is derived."""
@@ -38,7 +38,7 @@ MAX_KEYS = 64
 
 
 PLACEHOLDERS = (-1.0, 0.0)
-"""What ranks of a pipeline without its last stage print as their loss."""
+"""Values that ranks of a pipeline without its last stage print as their loss."""
 
 TRAINING = "train"
 """The phase of ordinary steps."""
@@ -46,7 +46,7 @@ TRAINING = "train"
 MAX_PHASE = 24
 MAX_USES = 8192
 USES = "rankdeck.uses"
-"""What `rankdeck._autoload` calls its report of modules."""
+"""The key of `rankdeck._autoload`'s report of modules."""
 
 
 class InFile(msgspec.Struct):
@@ -65,7 +65,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     loss_of: str | None = None
     """Which of several losses `loss` is; empty: that of the run; None: no loss was printed."""
     placeholder: float | None = None
-    """What stands for the loss so far, where another rank of the pipeline owns it."""
+    """The value printed as the loss so far, where another rank of the pipeline owns the loss."""
     throughput: float | None = None
     unit: str = ""
     checkpoint: int | None = None
@@ -105,13 +105,13 @@ class RankProgress(msgspec.Struct, kw_only=True):
     owner: str = ""
     """The name of the training's own count."""
     aside: str = ""
-    """What the rank does beside training, with its count: `validation 12/40`; empty: nothing."""
+    """The rank's work beside training, with its count: `validation 12/40`; empty: none."""
     is_derived: bool = False
     """Whether `throughput` is made from steps and time."""
     steps_told: int = 0
     """Lines with a step since the last throughput that was printed."""
     phase: str = ""
-    """What the rank says it does instead of training: `eval`; until its next step."""
+    """The rank's work instead of training, in its own word: `eval`; until its next step."""
     paced_at: float | None = None
     paced_step: int = 0
     """Where the window of a derived throughput begins."""

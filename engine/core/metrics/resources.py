@@ -1,4 +1,4 @@
-"""What ranks use of their nodes, as curves beside those of the training. They have times and no steps, and are no result of a run."""
+"""Curves of the resources that ranks use on their nodes. They have times and no steps, and are no result of a run."""
 
 from __future__ import annotations
 

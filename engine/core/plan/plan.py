@@ -29,7 +29,7 @@ class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a node for planning. `torch`: its version, empty: unknown. `torch_cuda`: the CUDA version of its build, empty for a
-    build without CUDA, None: unknown. `output`: of the backend's program, if it has one."""
+    build without CUDA, None: unknown. `output`: from the backend's program, if it has one."""
 
     name: str
     cores: int
@@ -41,7 +41,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend adds to a plan: the environment of every rank, the device that ranks compute on, and the MPI that starts them."""
+    """A backend's part of a plan: the environment of every rank, the device that ranks compute on, and the MPI that starts ranks."""
 
     name: str
     env: dict[str, str]
@@ -175,7 +175,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slow_import_words(plan: LaunchPlan) -> str:
-    """What ranks imported slowly in the last run of the script, and how they share it; empty: nothing."""
+    """The modules that ranks imported slowly in the script's last run, and how to share them; empty: none."""
     if not plan.slow_imports:
         return ""
     return f"the last run imported {import_words(plan.slow_imports)}; {preload_words(plan.offered_preload)}"

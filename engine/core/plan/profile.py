@@ -37,7 +37,7 @@ Transport = Literal["local", "ssh", "slurm", "pbs"]
 """How the agent of a node is reached: the launchers of `engine.launchers`."""
 
 Bind = Literal["none", "core", "numa", "socket"]
-"""What the ranks of a node are bound to."""
+"""The unit of CPUs that each rank is bound to."""
 
 BIND_WORDS: dict[Bind, str] = {
     "none": "ranks may use all CPUs",
@@ -45,7 +45,7 @@ BIND_WORDS: dict[Bind, str] = {
     "numa": "each rank has the CPUs of its NUMA node, that of its GPU if it has one",
     "socket": "each rank has the CPUs of its socket, that of its GPU if it has one",
 }
-"""What each means."""
+"""The meaning of each value of `Bind`."""
 
 
 class SlurmJob(Section, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What one rank of a plan gets: its command line and its environment."""
+"""The command line and the environment of one rank of a plan."""
 
 from __future__ import annotations
 

@@ -26,5 +26,5 @@ def names_rank(argument: str) -> bool:
 
 
 def literal(argument: str) -> str:
-    """What has to be written so that `with_place` returns this argument for every rank."""
+    """The text to write so that `with_place` returns this argument for every rank."""
     return _ONE.sub(r"{{\1}}", argument)

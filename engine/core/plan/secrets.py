@@ -43,7 +43,7 @@ _SHAPES = re.compile(
     r"|(?<![\w+=/.-])(?P<random>[A-Za-z0-9_+=]{32,})(?![\w/.-])"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*)"
 )
-"""What tokens, passwords and private keys look like, whatever the name beside them. The prefixes are those that the services document;
+"""Patterns of tokens, passwords and private keys, whatever the name beside them. The services document these prefixes;
 detect-secrets, gitleaks and GitHub's secret scanning list the same ones."""
 
 _PAIR = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*[=:]\s*["']?""")

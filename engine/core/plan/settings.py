@@ -91,7 +91,7 @@ def arguments_of(words: list[str]) -> dict[str, str]:
 
 
 def changes(before: Settings, after: Settings) -> list[Change]:
-    """What differs, in the order of `after`. Values that look like secrets are hidden, also where they differ."""
+    """The settings that differ, in the order of `after`. Values that look like secrets are hidden."""
     return [
         Change(key, *(shown_value(key, side[key]) if key in side else "" for side in (before, after)))
         for key in differing_settings([after, before])

@@ -82,7 +82,7 @@ class SupervisorStarted(Event, frozen=True, kw_only=True):
 
 
 class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent knows of a rank that it has started: the rank is alive while `status` is None."""
+    """A rank that an agent has started; the rank is alive while `status` is None."""
 
     attempt: int
     rank: int
@@ -174,8 +174,8 @@ class NodeClosed(NodeEvent, frozen=True, kw_only=True):
 class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
     """The store of an attempt listens.
 
-    `address`: of the store's node, at which all other nodes reach it. `interfaces`: the network interface that each node uses for
-    that, as `(node, name)`; empty if all ranks are on this machine.
+    `address`: where all other nodes reach the store's node. `interfaces`: the network interface that each node uses for that,
+    as `(node, name)`; empty if all ranks are on this machine.
     """
 
     node: str
@@ -301,7 +301,7 @@ class RestartRequested(Event, frozen=True, kw_only=True):
 class KillRequested(Event, frozen=True, kw_only=True):
     """A user sends a signal to one rank.
 
-    `pid`: of the process that the user saw, or None. If another one has replaced it, the request is refused.
+    `pid`: the process that the user saw, or None. If another process has replaced it, the request is refused.
     """
 
     by: str

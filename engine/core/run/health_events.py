@@ -1,4 +1,4 @@
-"""What follows when ranks hang, or a loss is not finite: a line of the story, and what `launch.on_nan` says."""
+"""Reactions to ranks that hang and to losses that are not finite: a line of the story, and the action of `launch.on_nan`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ APART_LIMIT = 20.0
 leave the old generation is replaced within seconds."""
 
 MEETING_LIMIT = 600.0
-"""Seconds that ranks may take for a generation that all of them have reached: to connect, and to copy the state. What goes wrong there
-usually ends a rank much earlier."""
+"""Seconds that ranks may take for a generation that all of them have reached: to connect, and to copy the state. Most problems
+there end a rank much earlier."""
 
 
 def why_no_rejoin(state: st.RunState) -> str:

@@ -69,10 +69,10 @@ def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
 
 
 def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
-    """What a restart would do now: start the dead ranks, start the next attempt, or nothing.
+    """The kind of restart that is possible now: start the dead ranks, start the next attempt, or nothing.
 
     Args:
-        scope: what the restart is asked for; see `RestartRequested`.
+        scope: the ranks to restart; see `RestartRequested`.
     """
     match state.phase:
         case st.Holding() if scope != "all" and not why_no_rejoin(state):

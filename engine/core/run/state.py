@@ -12,7 +12,7 @@ from engine.core.run.events import FallbackBackend
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
 RestartKind = Literal["none", "rejoin", "attempt"]
-"""What a restart would do: nothing, start the dead ranks, or start all ranks."""
+"""Kinds of restart: none, start the dead ranks, or start all ranks."""
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 """Signals that a process causes by its own fault."""
@@ -87,7 +87,7 @@ class Node(Value, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     """Findings that will make ranks fail there, or may."""
     imports: tuple[tuple[str, float], ...] = ()
-    """What its template has imported, and in how many seconds."""
+    """Modules that its template has imported, and their seconds."""
     abandoned: tuple[int, ...] = ()
 
 
@@ -219,7 +219,7 @@ class RunState(Value, frozen=True, kw_only=True):
     notices: int = 0
     """Lines of the story about the ranks' health."""
     imports: tuple[tuple[str, float], ...] = ()
-    """What rank 0 has imported itself, and in how many seconds, as it said last."""
+    """Modules that rank 0 has imported itself, and their seconds, from its last report."""
 
     def generation_of(self, rank: int) -> int:
         """The generation that a rank's process was started for."""

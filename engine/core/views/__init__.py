@@ -1,1 +1,1 @@
-"""What a front end sees of a run."""
+"""A run as front ends see it."""

@@ -1,4 +1,4 @@
-"""What a run is doing now, and what a restart would do: a typed value for decisions, and a sentence for people."""
+"""The activity of a run, and the effect of a restart: a typed value for decisions, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from engine.core.words import rank_words
 
 
 class CurrentActivity(NamedTuple):
-    """What a run is doing, and the same in words; both are empty where there is nothing to report."""
+    """The activity of a run, typed and in words; both are empty where there is nothing to report."""
 
     activity: Activity
     words: str
 
 
 class NextRestart(NamedTuple):
-    """What a restart would do. `ranks`: the ranks that a rejoin starts; empty for any other kind."""
+    """The effect of a restart. `ranks`: the ranks that a rejoin starts; empty for any other kind."""
 
     kind: RestartKind
     ranks: tuple[int, ...]
@@ -52,7 +52,7 @@ def dead_ranks(state: RunState) -> list[int]:
 
 
 def current_activity(state: RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
-    """What a run is doing.
+    """The activity of a run.
 
     Args:
         state: the state of the run.
@@ -125,12 +125,12 @@ def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
 
 
 def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope = "smallest") -> NextRestart:
-    """What a restart would do now.
+    """The effect of a restart now.
 
     Args:
         state: the state of the run.
         progress: the numbers of every rank, by rank.
-        scope: what the restart is asked for; see `RestartRequested`.
+        scope: the ranks to restart; see `RestartRequested`.
     """
     kind = restart_kind(state, scope)
     count, dead = len(state.ranks), dead_ranks(state)

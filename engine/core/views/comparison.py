@@ -54,11 +54,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Topic, ...]:
-    """What front ends show of a comparison.
+    """A comparison as front ends show it.
 
     Args:
         sides: two or more.
-        show_secrets: show what looks like a secret.
+        show_secrets: show values that look like secrets.
     """
     shown = (lambda _, value: str(value)) if show_secrets else shown_value
     names = dict.fromkeys(name for side in sides for name in side.results)
@@ -99,7 +99,7 @@ def _differing(sides: Sequence[Side], table: Callable[[Side], Mapping[str, str] 
 
 
 def _plan_facts(plan: LaunchPlan) -> dict[str, str]:
-    """What a plan adds to the settings: nodes, programs and defaults."""
+    """A plan's additions to the settings: nodes, programs and defaults."""
     nodes = ", ".join(f"{node.name}:{len(node.ranks)}" for node in plan.nodes)
     return {
         "nodes": nodes,

@@ -1,4 +1,4 @@
-"""What lists of runs show of each, and how they are sorted and filtered: the same for `rankdeck runs` and the app."""
+"""Rows of lists of runs, and how to sort and filter them: the same for `rankdeck runs` and the app."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from engine.core.views.view import RunSummary, RunView
 
 
 class Condition(NamedTuple):
-    """What decides whether a user is told. `reason`: for people, raw."""
+    """Facts that decide whether to notify the user. `reason`: for people, raw."""
 
     state: RunWord = "starting"
     is_stalled: bool = False
@@ -26,7 +26,7 @@ def condition(run: RunSummary | RunView) -> Condition:
 
 
 def occasion_of(before: Condition, now: Condition) -> Occasion | None:
-    """What has happened to a run between two looks at it; None: nothing that its user needs to know."""
+    """The news about a run between two looks; None: nothing that its user needs to know."""
     if now.state != before.state and now.state in ("failed", "holding"):
         return "failure"
     if now.state in ENDED_WORDS and before.state not in ENDED_WORDS:
@@ -37,7 +37,7 @@ def occasion_of(before: Condition, now: Condition) -> Occasion | None:
 
 
 def telling(occasion: Occasion, now: Condition) -> str:
-    """What the user is told, raw."""
+    """The message for the user, raw."""
     words = "ranks hang" if occasion == "stall" else "waits: a rank failed" if now.state == "holding" else now.state
     reason = now.reason if occasion != "stall" and now.state != "succeeded" else ""
     return f"{words}: {reason}" if reason else words

@@ -1,4 +1,4 @@
-"""What a run was launched from: code, versions and environment, recorded so that two runs can be compared later."""
+"""The origin of a run: code, versions and environment, recorded so that two runs can be compared later."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """`origin.json`.
 
-    `versions`: of rankdeck, Python, torch and what else was found. `environment`: of the supervisor, which ranks on this machine
+    `versions`: of rankdeck, Python, torch and other packages found. `environment`: the supervisor's, which ranks on this machine
     inherit; secrets are hidden. `script`: beginning of the SHA-256 of the script; empty: no script, or it can't be read here.
     """
 

@@ -1,4 +1,4 @@
-"""A run's events as sentences. What all ranks do is one sentence, not one for each rank."""
+"""A run's events as sentences. An action of all ranks is one sentence, not one for each rank."""
 
 from __future__ import annotations
 

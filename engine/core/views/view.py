@@ -17,7 +17,7 @@ from engine.core.run.state import RankWord, RestartKind, RunWord
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
                    "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
-"""What a run is doing; empty: nothing to report, `unknown`: its supervisor is older than this field."""
+"""The activity of a run; empty: nothing to report, `unknown`: its supervisor is older than this field."""
 
 PROTOCOL = 1
 """Version of the protocol on a run's socket. Both sides send theirs first; different versions end the connection with an error."""
@@ -43,7 +43,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuUse | None = None
     """How it uses its GPU; None: it has none, or unknown."""
     process: ProcessUse | None = None
-    """What its process uses of its node; None: unknown."""
+    """Resources that its process uses on the node; None: unknown."""
     since: float | None = None
     """When the state began, seconds since the epoch."""
     seen: float | None = None
@@ -53,7 +53,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     last_line: str = ""
     """The newest line that it printed: raw."""
     aside: str = ""
-    """What it does beside training, as its output says: `validation 12/40`; raw."""
+    """Its work beside training, from its output: `validation 12/40`; raw."""
     is_derived: bool = False
     """Whether `throughput` is made from steps and time, because the rank prints none."""
     out_size: int = 0
@@ -64,7 +64,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     health_since: float | None = None
     """When a stalled rank made its last step, or another mark began; seconds since the epoch."""
     phase: str = ""
-    """What the script says it does instead of training: `eval`; raw."""
+    """Its work instead of training, in the script's word: `eval`; raw."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: RunWord
     doing: str
-    """What the run is doing, in words: `waiting for localhost`, `stopping (stopped by alice)`; empty: nothing to report."""
+    """The run's activity, in words: `waiting for localhost`, `stopping (stopped by alice)`; empty: nothing to report."""
     attempt: int
     generation: int
     world_size: int
@@ -130,23 +130,23 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at: float | None
     failure: FailureView | None
     restart: str
-    """What a restart would do now, in words; empty: nothing."""
+    """The effect of a restart now, in words; empty: none."""
     nodes: tuple[NodeView, ...]
     loss_odd: str = ""
     """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
     loss_ranks: tuple[int, ...] = ()
     """The ranks that own the loss, where others of a pipeline print a placeholder; empty: each that prints one."""
     activity: Activity = "unknown"
-    """What the run is doing. Decisions read it; `doing` is for people."""
+    """The run's activity. Decisions read it; `doing` is for people."""
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
-    """What a restart would do now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
+    """The effect of a restart now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
     epoch: float | None = None
     epochs: int | None = None
     epoch_step: int | None = None
     epoch_steps: int | None = None
     """As the script counts steps in each epoch; `step` and `steps` are those of the run. None: it does not."""
     aside: str = ""
-    """What a rank does beside training: `validation 12/40`; raw."""
+    """A rank's work beside training: `validation 12/40`; raw."""
     is_derived: bool = False
     """Whether `throughput` is made from steps and time."""
     restart_ranks: tuple[int, ...] = ()
@@ -192,7 +192,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_fi
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True, tag="update", tag_field="type"):
-    """What changed since the last message. Rows replace the row of the same rank; points and events are new ones."""
+    """Changes since the last message. Rows replace the row of the same rank; points and events are new ones."""
 
     run: RunView | None = None
     ranks: tuple[RankView, ...] = ()
@@ -201,9 +201,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag="update", tag_field=
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `rankdeck ps`. `reachable`: its supervisor answers, or the run has ended and needs none. `host`: of the supervisor.
+    """One line of `rankdeck ps`. `reachable`: its supervisor answers, or the run has ended and needs none. `host`: the supervisor's.
 
-    `elsewhere`: that is another host, which shares this home. Only there the run can be reached.
+    `elsewhere`: that is another host with the same home. The run can be reached only there.
     """
 
     run: str

@@ -123,7 +123,7 @@ class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
 
 
 class RanksUsed(Report, frozen=True, kw_only=True, tag="usage"):
-    """What the processes of ranks use: `(rank, percent of one core, bytes of memory, bytes read a second, bytes written a second)`."""
+    """Resources that ranks use: `(rank, percent of one core, bytes of memory, bytes read a second, bytes written a second)`."""
 
     attempt: Number
     ranks: tuple[tuple[Size, Size, Size, Size | None, Size | None], ...]

@@ -18,7 +18,7 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent does when it has no supervisor. Times are in seconds; `heartbeat` 0: none is expected."""
+    """How the agent behaves without a supervisor. Times are in seconds; `heartbeat` 0: none is expected."""
 
     lease: float
     on_disconnect: str

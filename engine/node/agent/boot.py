@@ -1,4 +1,4 @@
-"""What the booted process does: the first frame says which run this is, then the process is the bridge to that run's agent."""
+"""The work of the booted process: the first frame names the run, then the process is the bridge to that run's agent."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from engine.node.agent.wire import MAX_FRAME, Message
 
 
 def open_watched(path: str) -> int:
-    """Opens a file of a rank for reading. What is not a regular file counts as empty.
+    """Opens a file of a rank for reading. Anything but a regular file counts as empty.
 
     Raises:
         OSError: the file can't be made.

@@ -1,4 +1,4 @@
-"""State that the parts of an agent share. What a successor needs is written to `agent.json` before any message about it is sent."""
+"""State that the parts of an agent share. State that a successor needs is written to `agent.json` before any message about that state is sent."""
 
 from __future__ import annotations
 

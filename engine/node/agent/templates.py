@@ -59,9 +59,9 @@ class Template:
         self.importing = ""
         """The module that it imports now."""
         self.imports: list[Any] = []
-        """What it has imported: names and seconds."""
+        """Names and seconds of the modules that it has imported."""
         self.sources: dict[str, Any] = {}
-        """Files and folders that decide what it has imported, and what was seen of them then."""
+        """Files and folders that its imports depend on, and their state at that time."""
         self.began = time.time_ns()
         self.has_jobs = self.is_used_warm = False
         """Whether it has had a job, and whether it was ready before."""
@@ -126,7 +126,7 @@ class Template:
 
 
 def source_state(path: str) -> list[tuple[int, str]]:
-    """What changes with a file, or with the packages in a folder: times in nanoseconds, the newest last. Empty if it can't be read."""
+    """Values that change with a file, or with the packages in a folder: times in nanoseconds, the newest last. Empty if it can't be read."""
     try:
         status = os.stat(path)
         if not stat.S_ISDIR(status.st_mode):

@@ -1,4 +1,4 @@
-"""What ranks use of their node: processor time, memory and I/O, from /proc. Two small reads for each rank every few seconds."""
+"""Processor time, memory and I/O of ranks, from /proc. Takes two small reads for each rank every few seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank of a job would find on a node: folders, script, modules."""
+"""Folders, script and modules of a job, as a rank would find them on a node."""
 
 from __future__ import annotations
 

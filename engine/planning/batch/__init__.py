@@ -17,7 +17,7 @@ from engine.runs.paths import RunPaths
 
 
 class BatchSystem(Protocol):
-    """What the module of a batch system offers."""
+    """The interface of a batch system's module."""
 
     @property
     def OF_A_JOB(self) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ class BatchSystem(Protocol):
 
     @property
     def NUMBER(self) -> re.Pattern[str]:
-        """What the command that submits prints."""
+        """The job number that the submitting command prints."""
         ...
 
     @property

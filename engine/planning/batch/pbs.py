@@ -26,7 +26,7 @@ JOB_VARIABLE = "PBS_JOBID"
 SHOW = "qstat -xf"
 
 NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")
-"""What qsub answers."""
+"""The answer of qsub."""
 
 _UNKNOWN = 153
 """Exit status of qstat for a job that the server does not know, or has forgotten."""
@@ -35,7 +35,7 @@ _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
 
 _answers: dict[str, tuple[float, QueuedJob | None]] = {}
 _silences: list[tuple[float, CheckError]] = []
-"""When qstat last did not answer at all, and the error, if it ever happened. A list of many runs waits for that once."""
+"""When qstat last did not answer at all, and the error, if any. So a list of many runs waits for qstat only once."""
 
 
 def test(submission: Submission) -> str:
@@ -62,7 +62,7 @@ def job(number: str) -> QueuedJob | None:
 
 
 def _ask(number: str) -> tuple[int, bytes, bytes]:
-    """What qstat says about a job; see `run_quickly`."""
+    """The answer of qstat about a job; see `run_quickly`."""
     for at, error in _silences[:]:  # other threads ask too
         if time.monotonic() - at < PATIENCE:
             raise error

@@ -37,7 +37,7 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 SHOW = "scontrol show job"
 
 NUMBER = re.compile(r"[0-9]+")
-"""What sbatch answers."""
+"""The answer of sbatch."""
 
 _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
 

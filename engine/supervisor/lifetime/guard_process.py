@@ -20,13 +20,13 @@ PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from engine.supervisor.lifetime.guard_process import main;"
     "main(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])"
 )
-"""What Python runs as a guard: with the folder of the engine, then the arguments of `main`."""
+"""Python code of a guard. Its arguments: the folder of the engine, then those of `main`."""
 
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
 """Environment variable that tells a supervisor how many died in a row before it."""
 
 READY, GIVEN_UP = "ready", "given up"
-"""What a supervisor says when it serves, and when a defect has ended it and many before it."""
+"""Messages of a supervisor: it serves, or a defect has ended it and many before it."""
 
 MANY_DEATHS = 5
 """Deaths in a row after which the log says so: something ends each of them."""

@@ -256,7 +256,7 @@ async def why_ended(job: str) -> str:
 
 
 async def _squeue(job: str) -> str | None:
-    """What squeue says of a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
+    """The answer of squeue about a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
     words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}")
     nothing = asyncio.subprocess.DEVNULL
     try:

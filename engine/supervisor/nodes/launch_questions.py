@@ -1,4 +1,4 @@
-"""What agents are asked while a run starts: by which addresses its nodes reach each other, and about problems that would appear late.
+"""Questions to agents while a run starts: which addresses its nodes use to reach each other, and which problems would appear late.
 
 Addresses are found by connecting: names, first addresses and interfaces that look right often do not work. The check uses the open
 connections, and takes less time than importing torch.

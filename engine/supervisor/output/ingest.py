@@ -52,7 +52,7 @@ LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
 
 ELASTIC_WORDS = ("waiting", "joining", "joined")
-"""What ranks of `rankdeck.elastic` report: they wait for the next generation, wait for the others to join this one, have joined it."""
+"""Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it."""
 
 
 class Ingest:
@@ -359,7 +359,7 @@ class Ingest:
                 self._take(rank, kind, b"\n")
 
     def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, int, int | None]]) -> list[Point]:
-        """Processes complete lines of a metrics file. What they report about a rejoin is added to `moves`."""
+        """Processes complete lines of a metrics file. Adds their reports about a rejoin to `moves`."""
         lines = (self._partial.pop(rank, b"") + data).split(b"\n")
         if lines[-1]:
             self._partial[rank] = lines[-1][-SLICE:]

@@ -1,4 +1,4 @@
-"""What ranks wrote last: the ends of their files, to which the regular reading may not have come yet."""
+"""The last output of ranks: the ends of their files, which the regular reading may not have reached yet."""
 
 from __future__ import annotations
 

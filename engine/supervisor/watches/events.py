@@ -48,13 +48,13 @@ class _Work(threading.Thread, Generic[Found]):
         super().__init__(name=f"reads event files: {function}", daemon=True)
         self._function = function
         self.found: Found | None = None
-        """What the function has returned; None: it has not yet, or has failed."""
+        """The result of the function; None: it has not returned yet, or has failed."""
         self.seconds = 0.0
         """How long it took."""
         self.start()
 
     async def wait(self, until: float) -> bool:
-        """Waits for the end of the call, without keeping the event loop. Returns whether it has ended. `until`: on the monotonic clock."""
+        """Waits for the end of the call, without blocking the event loop. Returns whether it has ended. `until`: on the monotonic clock."""
         while self.is_alive() and time.monotonic() < until:  # noqa: ASYNC110 - a thread sets no event
             await asyncio.sleep(LOOK_PAUSE)
         return not self.is_alive()
@@ -69,7 +69,7 @@ class _Work(threading.Thread, Generic[Found]):
 
 
 class _Slice:
-    """What is new in a file. `error`: why it can't be read."""
+    """New values in a file. `error`: why it can't be read."""
 
     def __init__(self, path: Path, offset: int) -> None:
         self.path, self.offset = path, offset
@@ -183,7 +183,7 @@ class AttemptFiles:
         self._reading = _Work(lambda: [_Slice(path, offset) for path, offset in places]) if places else None
 
     def _take_read(self) -> bool:
-        """Takes what was read. Returns whether there was anything. What is no file of events is not read again."""
+        """Takes what was read. Returns whether there was anything. A file that can't be read is not read again."""
         read = self._reading.found or [] if self._reading is not None else []
         self._reading = None
         is_more = False

@@ -8,7 +8,7 @@ from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
 PERIOD = 0.5
-"""Seconds between two looks. What a rank has reported before the first of them is here at the second, also from other nodes."""
+"""Seconds between two looks. Reports of ranks from before the first look are here at the second, also from other nodes."""
 
 
 class StoreWatch:

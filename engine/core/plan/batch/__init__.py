@@ -1,4 +1,4 @@
-"""Batch systems as profiles and plans know them: one module for each. What asks them is in `engine.planning.batch`."""
+"""Batch systems as profiles and plans know them: one module for each. `engine.planning.batch` asks them."""
 
 from __future__ import annotations
 
