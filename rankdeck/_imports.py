@@ -89,7 +89,7 @@ def report_imports() -> str:
 
 def installed_modules() -> list[str]:
     """The installed modules from which the script, or a module beside it, has a name: `transformers.trainer` after
-    `from transformers import Trainer`. What these modules import themselves is not named. Sorted, at most `MOST`.
+    `from transformers import Trainer`. Their own imports are not named. Sorted, at most `MOST`.
     """
     values: list[object] = []
     last, before = _template

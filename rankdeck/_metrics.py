@@ -65,7 +65,7 @@ class _MetricsFile:
 
 
 phase = ""
-"""What this rank said last that it does instead of training; empty: it trains."""
+"""The last reported work of this rank instead of training; empty: it trains."""
 
 _file: _MetricsFile | None = None
 _looked = False

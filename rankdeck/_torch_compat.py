@@ -1,4 +1,4 @@
-"""What differs between versions of torch for ranks, and the private names of torch that they use: torch 2.1 and newer.
+"""Differences between versions of torch for ranks, and the private names of torch that they use: torch 2.1 and newer.
 
 A version is recognised by what it has, not by its number. Nothing here imports torch before it is called.
 """

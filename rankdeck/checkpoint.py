@@ -149,7 +149,7 @@ def load(folder: str | os.PathLike[str], *, map_location: Any = "cpu") -> Saved 
 
 
 def load_on_all_ranks(folder: str | os.PathLike[str], device: torch.device) -> Saved | None:
-    """What rank 0 finds, on every rank: others need not see its files. A collective: all ranks call it.
+    """Gives every rank the checkpoint that rank 0 finds: other ranks need not see its files. A collective: all ranks call it.
 
     Args:
         folder: read by rank 0 only.

@@ -137,7 +137,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.look = look
         self.units = units
         self._unkept: dict[tuple[str, ...], object] = {}
-        """What of the look is not written yet."""
+        """Changes of the look that are not written yet."""
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run = open_run

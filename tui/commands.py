@@ -31,7 +31,7 @@ class Commands(Provider):
             yield DiscoveryHit(Content(command.name), command.act, text=command.name, help=command.help)
 
     async def search(self, query: str) -> Hits:
-        """What matches, best first."""
+        """The commands that match, best first."""
         matcher = self.matcher(query)
         for command in self._commands():
             # `Matcher.highlight` and `help` take text for markup (8.2.8), so names are plain here and help is ours.
@@ -43,7 +43,7 @@ class Commands(Provider):
 
 
 class DeckCommands(Commands):
-    """What can be done on the screen that the palette was opened from."""
+    """Commands for the screen that the palette was opened from."""
 
     def _commands(self) -> Iterator[Command]:
         app, deck = self.app, cast("Deck", self.app)

@@ -1,4 +1,4 @@
-"""What a screen may ask of the app: the app implements it, screens and the command palette know nothing else of it."""
+"""The app as screens and the command palette see it: the app implements this protocol, and they know nothing else of the app."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ REPEAT = 1.0
 
 
 class InputDecoder(codecs.IncrementalDecoder):
-    """What a terminal sends, as text: never an error, and without X10 mouse reports."""
+    """Decodes a terminal's input to text: never fails, and drops X10 mouse reports."""
 
     reported: Callable[[], None] | None = None
     """Called after reports were dropped."""

@@ -10,7 +10,7 @@ from rankdeck.c10d._background import name_ranks
 from rankdeck.c10d._work import Votes, poll
 
 LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
-"""What a rank announces when it leaves: ranks that announce a collective learn that this rank does not take part."""
+"""Announcement of a rank that leaves: ranks that announce a collective learn that this rank does not take part."""
 
 TEXT_LENGTH = 200
 """Bytes of its operation that a rank sends to the others after they have disagreed."""

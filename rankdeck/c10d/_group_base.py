@@ -19,7 +19,7 @@ from rankdeck.c10d._work import Request, Together, Work
 
 
 class GroupBase(dist.ProcessGroup):
-    """What torch needs of every process group. Arguments: see `_group.ProcessGroup`."""
+    """The methods that torch needs of every process group. Arguments: see `_group.ProcessGroup`."""
 
     NAME = ""
     """Name of the backend."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Slot(NamedTuple):
-    """What a receiver must know of a tensor before the tensor arrives."""
+    """Facts about a tensor that a receiver needs before the tensor arrives."""
 
     shape: tuple[int, ...]
     dtype: Any

@@ -261,7 +261,7 @@ class _Hook:
 
 
 def ignore(*_: Any) -> None:
-    """What a copy of a module has in place of a hook."""
+    """Stands in place of a hook in a copy of a module."""
 
 
 def _cloned(setting: Any) -> Any:

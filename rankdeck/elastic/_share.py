@@ -31,7 +31,7 @@ class Standing:
 
 
 class Arrival(NamedTuple):
-    """What a rank announces when it joins a generation."""
+    """The announcement of a rank that joins a generation."""
 
     commits: int
     step: int

@@ -1,7 +1,7 @@
-"""The collectives that the recipe allreduce measures: their buffers, the call, and what must come out of it.
+"""The collectives that the recipe allreduce measures: their buffers, the call, and the right result.
 
-What goes in repeats every three elements and is another for each rank, so that a part that is missing, comes from another rank or
-stands elsewhere makes a wrong result. It holds 0, 1 and 2 only: sums are exact in every type of `DTYPES`.
+Inputs repeat every three elements and differ between ranks, so that a part that is missing, comes from another rank or stands
+elsewhere makes a wrong result. They hold 0, 1 and 2 only: sums are exact in every type of `DTYPES`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Case(NamedTuple):
     """One collective on one size, as one rank has it."""
 
     size: int
-    """Bytes, as nccl-tests count them: of the larger buffer."""
+    """Bytes of the larger buffer, as nccl-tests count them."""
     buffers: tuple[torch.Tensor, ...]
     fill: Callable[[], None]
-    """Puts into the buffers what `is_right` expects the call to make something of."""
+    """Fills the buffers with the input that `is_right` expects."""
     call: Callable[[], object]
     is_right: Callable[[], bool]
 
 
 class Collective(NamedTuple):
-    """How one is measured."""
+    """How one collective is measured."""
 
     make: Callable[[int, torch.dtype, torch.device], Case]
     """From bytes, the type of the elements, and where they are. At least one element for each rank."""
@@ -70,7 +70,7 @@ def _sums(shift: int, count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _addend(count: int, like: torch.Tensor) -> torch.Tensor:
-    """What this rank adds to a sum."""
+    """This rank's part of a sum."""
     rank = dist.get_rank()
     return _pattern(rank, count, like) if rank < ADDING else torch.zeros_like(like)
 

@@ -1,4 +1,4 @@
-"""What the linear recipes learn: a line through noise, of which every rank draws its own samples."""
+"""The data of the linear recipes: a line through noise, of which every rank draws its own samples."""
 
 from __future__ import annotations
 

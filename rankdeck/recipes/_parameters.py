@@ -129,7 +129,7 @@ def read_parameters(parameters: type[T], argv: Sequence[str] | None = None) -> T
 
 
 def takes(kind: str, low: float | None, high: float | None, choices: Sequence[Value]) -> str:
-    """What a parameter takes, in words: `a whole number from 1 to 8`."""
+    """The values that a parameter takes, in words: `a whole number from 1 to 8`."""
     if choices:
         return f"one of {', '.join(str(choice) for choice in choices)}"
     noun = {"int": "a whole number", "float": "a number", "bool": "yes or no"}.get(kind, "a text")
@@ -159,7 +159,7 @@ def _word(value: Value) -> str:
 
 
 def _problem(kind: type[Value], declared: Declared, value: Value) -> str:
-    """What is wrong with a value in the declaration; empty: nothing."""
+    """The problem with a value in the declaration; empty: none."""
     if type(value) is not kind and not (kind is float and type(value) is int):
         return f"{value!r} is not of type {kind.__name__}"
     if kind is not bool:

@@ -36,7 +36,7 @@ NAME = re.compile(r"(?:new-)?step-(\d+)")
 """Folders of checkpoints, by the step after which they were written; one that is being written is new. Nothing else is removed."""
 
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
-"""What an optimizer keeps goes under the names of the parameters: ranks need not have the same ones."""
+"""Stores an optimizer's state under the names of parameters: ranks need not have the same parameters."""
 
 
 class ShardedCheckpoint:

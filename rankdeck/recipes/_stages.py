@@ -1,4 +1,4 @@
-"""What the stages of the pipeline recipe consist of: layers, and a stage of torch whose work is timed."""
+"""The parts of the pipeline recipe's stages: layers, and a stage of torch whose work is timed."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ class Shard:
     """A rank's share of the blocks, in the manner of torch's `DistributedSampler`.
 
     In each epoch the text is cut into blocks, at another offset every time, and these are shuffled by a seed that all ranks
-    share; of each global batch rank r takes every world-size-th, from the r-th. What comes next follows from the number of
-    samples that all ranks have seen, so a resumed run goes on with the sample after its checkpoint. As there, an epoch's
-    last batch is filled up from its beginning.
+    share; of each global batch rank r takes every world-size-th, from the r-th. The next sample follows from the number of
+    samples that all ranks have seen, so a resumed run goes on with the sample after its checkpoint. As in torch, an epoch's
+    last batch is filled up from the epoch's beginning.
 
     Args:
         length: Length of the text, in characters; at least 2 * block.

@@ -1,4 +1,4 @@
-"""What repeated calls of a collective come to: the median, the slow ones, and two bandwidths."""
+"""A summary of repeated calls of a collective: the median, the slow ones, and two bandwidths."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def percentile(times: list[float], part: float) -> float:
 
 
 def summarize(name: str, size: int, world: int, times: list[float]) -> Timing:
-    """What times of the slowest rank come to.
+    """Summarizes times of the slowest rank.
 
     Args:
         size: bytes.

@@ -105,7 +105,7 @@ def all_gather(rank: int, world: int) -> Picture:
 
 
 def reduce(rank: int, world: int) -> Picture:
-    """Rank 0 gets the sum of all ranks. What the others have afterwards is undefined."""
+    """Rank 0 gets the sum of all ranks. The result on other ranks is undefined."""
     mine = tensor(rank + 1)
     dist.reduce(mine, dst=0)
     return Picture(rank + 1, int(mine) if rank == 0 else "?", world * (world + 1) // 2 if rank == 0 else "?")

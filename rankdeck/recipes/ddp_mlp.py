@@ -90,7 +90,7 @@ class Counter(Joinable):
         self.right_and_all += more
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank does while others still have batches: it takes part in their all-reduces, with zeros."""
+        """While others still have batches, a rank takes part in their all-reduces, with zeros."""
         hook = JoinHook()
         hook.main_hook = lambda: self.add_everywhere(0, 0)  # type: ignore[method-assign]
         return hook

@@ -82,7 +82,7 @@ class Parameters:
 
 
 class Training:
-    """What a rank keeps from one generation to the next."""
+    """State that a rank keeps from one generation to the next."""
 
     def __init__(self, p: Parameters, device: torch.device) -> None:
         self.p, self.device, self.step = p, device, 0

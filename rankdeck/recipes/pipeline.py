@@ -7,7 +7,7 @@ gradients come back. The recipe trains the same model three times:
   wait: of N stages, each idles (N - 1)/N of the time.
 - `gpipe`: `torch.distributed.pipelining` cuts the batch into M
   micro-batches. Stage 2 works on the first while stage 1 computes the
-  second. What remains is the bubble at both ends, (N - 1)/(M + N - 1) of
+  second. The bubble at both ends remains: (N - 1)/(M + N - 1) of
   the time.
 - `1f1b`: the same bubble, but a stage begins with backward passes as soon
   as it can. So it keeps the activations of at most N micro-batches, not of

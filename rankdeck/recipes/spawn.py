@@ -71,7 +71,7 @@ class Parameters:
 
 
 def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path) -> None:
-    """What each process does. Process 0 writes the loss into a file of `folder`.
+    """The work of each process. Process 0 writes the loss into a file of `folder`.
 
     Args:
         number: Number of this process, from 0.

@@ -1,6 +1,6 @@
 """Turns a profile into the text in the lines of a form, and that text into a checked `Profile`. Pure.
 
-What has no line in the form (stop ladder, metrics, secret variables, …) stays as it is in the edited profile.
+Settings without a line in the form (stop ladder, metrics, secret variables, …) stay as they are in the edited profile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fits_a_form(profile: Profile | None) -> bool:
 
 
 def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
-    """What the form shows of a profile; None: of a new one."""
+    """The values that the form shows of a profile; None: a new profile."""
     if profile is None:
         names = [recipe.name for recipe in recipes]
         first = FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]

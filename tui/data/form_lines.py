@@ -154,7 +154,7 @@ def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field
 
 
 def _argument_field(argument: Argument, others: Sequence[Argument], preset: str) -> Field:
-    """The line of a declared argument. What it is without a value depends on the preset."""
+    """The line of a declared argument. Its default depends on the preset."""
     unset = argument.presets.get(preset, argument.default)
     words = f"{unset} {argument.unit}".rstrip() if argument.type != "bool" else BOOL[bool(unset)]
     words = words or ("required" if argument.is_required else "")

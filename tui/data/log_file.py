@@ -181,7 +181,7 @@ def _split(data: bytes, offset: int) -> tuple[list[Piece], bytes]:
 
 
 def _shortened(line: bytes) -> bytes:
-    """What is kept of a very long line: its beginning; of a progress bar, its newest state."""
+    """The part of a very long line that is kept: its beginning; for a progress bar, the newest state."""
     if len(line) <= MAX_LINE:
         return line
     newest = line.rstrip(b"\r").rfind(b"\r") + 1

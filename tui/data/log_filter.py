@@ -46,7 +46,7 @@ class LogFilter:
 
     @property
     def words(self) -> str:
-        """What is shown, in words; empty: everything."""
+        """The lines that are shown, in words; empty: all."""
         level = (
             "" if not self.least else "errors" if self.least == len(LEVELS) - 1 else f"{LEVELS[self.least]}s and worse"
         )

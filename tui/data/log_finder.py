@@ -1,4 +1,4 @@
-"""What is sought in a log that is shown: a regular expression or errors, the match that was gone to last, and how many there are."""
+"""A search in a log that is shown: a regular expression or errors, the match visited last, and the number of matches."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class LogFinder:
         self._error = ""
         self._step: Step = "nearest"
         self.pattern: Pattern | None = None
-        """What is sought; None: nothing."""
+        """The pattern that is sought; None: there is no search."""
         self.found: Found | None = None
-        """What was found so far; None: nothing is sought."""
+        """The result so far; None: there is no search."""
 
     @property
     def error(self) -> str:
-        """Why what the user typed can't be sought; empty: it can."""
+        """Why the user's text can't be sought; empty: it can."""
         return TOO_SLOW if self.pattern is not None and self.pattern.is_slow else self._error
 
     @property

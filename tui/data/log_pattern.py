@@ -1,7 +1,7 @@
-"""What a search or a filter of a log looks for: a regular expression, in lines as a terminal would show them.
+"""The pattern of a search or a filter of a log: a regular expression, in lines as a terminal would show them.
 
-`re` can take longer than anybody waits, with no other thread running meanwhile. What could is searched by `regex`, which lets other threads run and
-ends after a time; it is half as fast.
+`re` can take longer than anybody waits, with no other thread running meanwhile. Patterns that could be slow run in
+`regex`, which lets other threads run and has a timeout; it is half as fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST = 1_000
 """Characters of an expression."""
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-"""What a terminal would not show as it is. Lines without it are searched as they are."""
+"""Characters that a terminal would not show as they are. Lines without them are searched as they are."""
 
 _ESCAPED = re.compile(r"\\(?:[xuUN][0-9A-Fa-f]*|.)", re.DOTALL)
 
@@ -27,22 +27,22 @@ _NESTED = re.compile(r"\((?:[^()]*[^()\\])?(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d
 """A repeat without a bound inside another one: `(a+)+`."""
 
 _CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[^ -~]")
-"""What may match a line feed, look past it, or mean something else in the middle of a text. Not all of it does."""
+"""Parts that may match a line feed, look past it, or mean something else in the middle of a text. Some of them do not."""
 
 RARE = 8
-"""A word in less than one of so many lines is looked for by itself, and the expression then only in its lines."""
+"""A word in less than one of so many lines is searched for first, and the expression then only in lines with this word."""
 
 LONG = 512
 """Characters of a line in which a repeat can take long."""
 
 CUT = 64 << 10
-"""Bytes of a line in which a repeat is sought. In what follows them it is not: that takes time with the square of the length."""
+"""Bytes of a line in which a repeat is sought. The rest of the line is left out: the time grows with the square of the length."""
 
 SECONDS, LINE_SECONDS = 1.0, 0.1
 """Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
 
 _FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
-"""What only `regex` takes for a number of errors: `{e<=1}`."""
+"""A number of errors in the syntax of `regex`: `{e<=1}`."""
 
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _REPEAT = re.compile(r"[*+]|\{\d*,?\d*\}")
@@ -134,7 +134,7 @@ class Pattern:
         return _Compiled(compiled(text, re.MULTILINE), compiled(text, re.IGNORECASE if self._any_case else 0), in_line)
 
     def _for(self, lines: str) -> _Compiled:
-        """What searches some lines. A repeat that could go on in the next line is as in one long line."""
+        """The expressions for some lines. A repeat that could go on in the next line counts as in one long line."""
         if not self._repeats:
             return self._fast
         is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines, "\n", 2 * LONG))

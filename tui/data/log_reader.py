@@ -24,7 +24,7 @@ class LogReader:
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.wanted: Where | Place | None = None
-        """What is read next; None: nothing in particular."""
+        """The next place to read; None: no particular one."""
         self._arrived = arrived
         self._requests: SimpleQueue[tuple[MergedLog, Where | Place] | None] = SimpleQueue()
         self._read: SimpleQueue[tuple[MergedLog, Batch]] = SimpleQueue()
@@ -34,7 +34,7 @@ class LogReader:
         """Reads in a row that left more behind."""
 
     def poll(self, log: MergedLog | None, *, newer: bool) -> None:
-        """Requests what is wanted, unless a request is under way. `newer`: newer lines are read if nothing else is wanted."""
+        """Requests the wanted place, unless a request is under way. `newer`: reads newer lines if no place is wanted."""
         if log is None or self._is_busy or not (newer or self.wanted is not None):
             return
         if self._thread is None:
@@ -45,7 +45,7 @@ class LogReader:
         self.wanted = None
 
     def take(self) -> tuple[MergedLog, Batch] | None:
-        """What was read, once; None while there is nothing."""
+        """The batch that was read, once; None while there is none."""
         if self._read.empty():
             return None
         self._is_busy = False

@@ -40,7 +40,7 @@ _START: _Rank = (-1.0, 0, 0)
 
 
 class Found(NamedTuple):
-    """What is known of a search.
+    """The state of a search.
 
     `asked`: the number of questions that are answered. `place`: the match that was asked for last; None: there is none so far. `wrapped`: it
     was found from the other end of the log. `number`: it is the n-th match of all. `matches`: so far.

@@ -1,4 +1,4 @@
-"""What ranks wrote, as lines of one or many files of any size that grow: the model behind the log view.
+"""The output of ranks, as lines of one or many growing files of any size: the model behind the log view.
 
 `MergedLog.fetch` does the reading and may wait for a file server, so it is called in a `LogReader`'s thread;
 `MergedLog.apply` and everything else only touch memory.
@@ -22,7 +22,7 @@ MAX_HISTORY = 20_000
 
 MAX_LINES = 100_000
 MAX_BYTES = 32 << 20
-"""What is held in memory at once. Beyond it the far end is dropped, and read again when somebody scrolls there."""
+"""Limits of the lines in memory. Beyond them the far end is dropped, and read again when somebody scrolls there."""
 
 CHUNK = 256 << 10
 """Bytes that one request reads of all files together, so that no request takes long."""
@@ -34,7 +34,7 @@ FILTERED_READS, ENOUGH = 15, 200
 """Further reads for one request with a filter, and lines after which none is needed."""
 
 Where = Literal["newer", "older", "start", "end"]
-"""What to read: on from what is held, back from what is held, the beginning or the end of everything."""
+"""Where to read: after the lines in memory, before them, at the beginning or at the end of everything."""
 
 
 class Place(NamedTuple):
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one request read."""
+    """The result of one request."""
 
     where: Where | Place
     lines: list[Line]

@@ -33,7 +33,7 @@ _WORDS: dict[Column, tuple[str, str]] = {
     "io": ("most", "least"),
     "seen": ("longest silent", "newest"),
 }
-"""What comes first in each column, and with the order reversed: what needs attention comes first."""
+"""The ranks that come first in each column, and in reverse. Ranks that need attention come first."""
 
 
 class Order(NamedTuple):

@@ -23,7 +23,7 @@ class RunWatch:
         self._known: dict[str, Condition] = {}
 
     def look(self, runs: Iterable[RunSummary]) -> list[Telling]:
-        """What the user is told after this reading."""
+        """The messages for the user after this reading."""
         told = []
         for run in runs:
             now = condition(run)

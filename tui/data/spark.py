@@ -17,7 +17,7 @@ Scale = tuple[float, float]
 """Values of the lowest and the highest block."""
 
 WINDOWS: tuple[tuple[str, float | None], ...] = (("whole run", None), ("10 min", 600.0), ("1 min", 60.0))
-"""What a curve shows: words, and seconds before now."""
+"""Ranges of a curve: words, and seconds before now."""
 
 OUTSTANDING = 3.0
 """A cell has a spike if its values are so many times as far apart as in most cells."""

@@ -1,4 +1,4 @@
-"""What every screen has: the app as `Deck`, parts with actions of their own, and workers whose unexpected errors are shown instead of ending the app."""
+"""The parts of every screen: the app as `Deck`, parts with actions of their own, and workers whose unexpected errors are shown instead of ending the app."""
 
 from __future__ import annotations
 

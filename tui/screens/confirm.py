@@ -1,4 +1,4 @@
-"""Questions and notices. What ends something asks here first; the default answer does nothing."""
+"""Questions and notices. Actions that end something ask here first; the default answer does nothing."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ class ImportScreen(AskScreen):
 
 
 async def entry_of_command(app: App[None], deck: Deck, command: str) -> ProfileEntry | None:
-    """What a command does as a profile; says what of it is left out. Asks first if a plan would run programs that it names.
+    """The profile of a command; shows which parts are left out. Asks first if a plan would run programs that the command names.
 
     Args:
         app: has the question.
-        deck: the same app; shows what is said.
+        deck: the same app; shows messages.
         command: as a user typed or pasted it.
 
     Returns:

@@ -14,7 +14,7 @@ from tui.text.cells import plain_line
 
 
 class Said(NamedTuple):
-    """What to tell the user afterwards, and whether something failed."""
+    """A message for the user afterwards, and whether something failed."""
 
     text: str
     is_error: bool = False

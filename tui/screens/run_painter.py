@@ -1,4 +1,4 @@
-"""What the run screen shows of the run: painted a few times a second where it has changed, in the panes that are displayed."""
+"""Paints the run screen a few times a second where the run has changed, in the panes that are displayed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MEASURES: dict[Measure, str] = {
     "busbw": "bus bandwidth in GB/s",
     "algbw": "algorithm bandwidth in GB/s",
 }
-"""What is drawn over size, with its title."""
+"""Measures that are drawn over size, with their titles."""
 
 TABLE = 52
 """Cells of a line of the table."""
@@ -60,7 +60,7 @@ def _row(result: Result) -> str:
 
 
 def value_of(result: Result, measure: Measure) -> float | None:
-    """What is drawn of a result: microseconds, or 10^9 bytes per second; None where there is nothing to draw."""
+    """The value that is drawn for a result: microseconds, or 10^9 bytes per second; None where there is nothing to draw."""
     values = {"latency": result.median_us, "busbw": result.busbw, "algbw": result.algbw}
     return values[measure] if result.bytes else None
 
@@ -86,7 +86,7 @@ def bench_curves(results: Iterable[Result], measure: Measure) -> Curves | None:
 
 
 def curve_names(results: Iterable[Result]) -> list[str]:
-    """What the curves are called: by their collective, and by the type where there are several."""
+    """Names of the curves: the collective, and the type where there are several types."""
     kinds = list(dict.fromkeys(result.key[:2] for result in results if result.bytes))[:MOST_CURVES]
     several = len({dtype for _, dtype in kinds}) > 1
     return [" ".join(kind) if several else kind[0] for kind in kinds]

@@ -1,4 +1,4 @@
-"""What ranks, nodes and users wrote, made fit for a terminal: the one place that decides which characters get there.
+"""Text of ranks, nodes and users, made fit for a terminal: the one place that decides which characters get there.
 
 Stored bytes stay as they are. For display, a line keeps its text and, where asked, its SGR colours; every other control
 sequence, control character and invisible character goes.
@@ -59,7 +59,7 @@ def cut(text: str, width: int, *, ascii: bool = False) -> str:
 
 
 def cut_run(run: str, width: int, *, ascii: bool = False) -> str:
-    """A run's id in at most `width` cells, clean. What is cut is its name: its end tells runs of one name apart."""
+    """A run's id in at most `width` cells, clean. Cuts the name only: the end tells runs of one name apart."""
     text = plain_line(run)
     name, dash, end = text.rpartition("-")
     room = width - cell_len(dash + end)

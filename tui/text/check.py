@@ -14,7 +14,7 @@ MAX_NAME = 24
 
 
 def finding_text(node: str, check: Check, finding: Finding | None, width: int, *, ascii: bool) -> Content:
-    """What is known of one cell.
+    """The details of one cell.
 
     Args:
         node: its row.

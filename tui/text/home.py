@@ -130,7 +130,7 @@ def _effect(run: RunSummary) -> str:
 
 
 def parting_words(runs: Sequence[RunSummary]) -> str | None:
-    """What to print about active runs when the app ends; None where there is none."""
+    """The text to print about active runs when the app ends; None if there are none."""
     active = [run for run in runs if run.state not in ENDED_WORDS]
     if not active:
         return None

@@ -1,4 +1,4 @@
-"""What the border of a log says."""
+"""The border of a log, in words."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def search_words(
 
 
 def empty_words(shown: LogFilter, *, whole: bool) -> str:
-    """What stands where there is no line. `whole`: all of the log was read."""
+    """The text of a log without lines. `whole`: all of the log was read."""
     if not whole:
         return "Reading." if shown.is_empty else "Looking for lines that the filter shows."
     return "The log is empty." if shown.is_empty else "The filter shows no line."
 
 
 def filter_words(shown: LogFilter) -> str:
-    """What a user must know of a filter; empty: nothing."""
+    """A warning about a filter; empty: none."""
     if shown.is_slow:
         return "the filter takes too long, and is left out"
     return f"the filter reads the first {CUT >> 10} KiB of each line" if shown.is_cut else ""

@@ -86,7 +86,7 @@ RUN_WORDS: dict[RunWord, str] = {
     "failed": "it ended because a rank failed",
     "stopped": "a user stopped it",
 }
-"""What the states mean, for the help screen."""
+"""The meaning of the states, for the help screen."""
 
 CHECK_MARKS: dict[State | None, Mark] = {
     "ok": Mark("●", "*", "$text-success"),
@@ -104,7 +104,7 @@ RESULT_WORDS: dict[State | None, str] = {
     "skip": "it was not checked; the text says why",
     None: "it is not checked yet",
 }
-"""What the results mean, for the help screen."""
+"""The meaning of the results, for the help screen."""
 
 
 def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:

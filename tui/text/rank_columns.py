@@ -23,7 +23,7 @@ LEAST_NOTE = 16
 
 
 class RankRow(NamedTuple):
-    """What a row shows."""
+    """The data of a row."""
 
     view: RankView
     throughput: Source = ()
@@ -31,7 +31,7 @@ class RankRow(NamedTuple):
 
 
 class Sparks(NamedTuple):
-    """How the small curves are drawn. `since`: what is older is left out; the scales: None: each curve has its own."""
+    """How the small curves are drawn. `since`: older values are left out; the scales: None: each curve has its own."""
 
     since: float | None = None
     throughput: Scale | None = None

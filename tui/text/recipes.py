@@ -17,7 +17,7 @@ CONTINUES = "↪ "
 
 
 def recipes_text(recipes: Sequence[RecipeInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:
-    """What the chosen recipe shows and takes, then the others.
+    """The chosen recipe's lesson and arguments, then the other recipes.
 
     Args:
         recipes: those that there are.
@@ -59,7 +59,7 @@ def _indented(text: str, width: int) -> list[Content]:
 
 
 def script_text(source: str, width: int, *, ascii: bool = False) -> Content:
-    """A Python script in colours. What has no room in a line continues below, with a sign before it."""
+    """A Python script in colours. A long line continues below, with a sign before the rest."""
     from textual.highlight import HighlightTheme, highlight  # importing pygments would delay the first frame of the app
 
     class Theme(HighlightTheme):

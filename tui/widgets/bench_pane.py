@@ -67,7 +67,7 @@ class BenchPane(TextPane):
         self._chart = BenchChart(ascii=ascii, slow=slow)
         self._results: list[Result] = []
         self._measure: Measure | None = None
-        """What is drawn; None: the table alone, where there is no room for both."""
+        """The measure that is drawn; None: the table alone, where there is no room for both."""
 
     def on_mount(self) -> None:
         self.mount(self._chart)

@@ -1,4 +1,4 @@
-"""What the panes that scroll have in common: the keys that move by lines and pages, and messages of a cursor."""
+"""Common parts of the panes that scroll: the keys that move by lines and pages, and messages of a cursor."""
 
 from __future__ import annotations
 

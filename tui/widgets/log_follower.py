@@ -1,6 +1,6 @@
-"""What is shown of a growing log: reads it, follows its end, and goes to matches. `LogView` is the widget around it.
+"""The shown part of a growing log: reads the log, follows its end, and goes to matches. `LogView` is the widget around it.
 
-Only a view that follows moves when lines arrive, to the end.
+When lines arrive, a view that follows moves to the end; others stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LogFollower:
 
     @property
     def log(self) -> MergedLog | None:
-        """What is shown."""
+        """The log that is shown."""
         return self.rows.log
 
     def show(self, log: MergedLog | None, at: Place | None = None) -> None:

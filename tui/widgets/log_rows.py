@@ -90,7 +90,7 @@ def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
 
 
 def head(log: MergedLog, line: Line) -> str:
-    """What stands before a line in a file."""
+    """The text before a line in a file."""
     found = prefix(log, line, ascii=True)
     return found.text.removeprefix(found.sign)
 
@@ -99,7 +99,7 @@ class LogRows:
     """The rows of a log.
 
     Args:
-        finder: what is sought in the log; its matches are marked.
+        finder: the search in the log; its matches are marked.
         styles: makes the styles of the theme.
         ascii: draws with ASCII characters only.
     """

@@ -67,7 +67,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id, classes=classes)
         self._ascii = ascii
         self.shown = LogFollower(self._tell, self._moved, lambda: styles_of(self), ascii=ascii)
-        """What is read, followed and sought."""
+        """Reads, follows and searches the log."""
         self._title = ""
         self._filter = LogFilter()
         self._filter_error = ""
@@ -97,7 +97,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def finder(self) -> LogFinder:
-        """What is sought."""
+        """The search in the log."""
         return self.shown.finder
 
     @property

@@ -31,7 +31,7 @@ class RankStrips:
     """Draws rows and headings.
 
     Args:
-        style_of: the style of a component class; empty: of the widget.
+        style_of: the style of a component class; for an empty name, the widget's.
         units: how values are written.
         ascii: draws with ASCII characters only.
     """

@@ -107,7 +107,7 @@ class Collectives(_collectives.Collectives):
             self._comm.Alltoallw(addressed(tensors), addressed(outputs))
 
     def _pieces(self, tensor: torch.Tensor, at_once: int) -> Sequence[torch.Tensor]:
-        """What to reduce in one call. Tensors of up to `at_once` bytes are not divided."""
+        """The pieces of a tensor to reduce, one in each call. Tensors of up to `at_once` bytes are not divided."""
         in_caches = self._comm.on_one_node and tensor.nbytes > at_once
         return pieces(tensor, _PIECE // tensor.element_size() if in_caches else mpi_tensors.COUNT_LIMIT)
 
