@@ -108,7 +108,7 @@ def installed_modules() -> list[str]:
 
 
 def _named_in(names: tuple[str, ...]) -> list[object]:
-    """Modules that code names, and what it names of them. Reading `f_locals` would keep the script's objects alive before Python 3.13."""
+    """Modules that code names, with the names from them. Reading `f_locals` would keep the script's objects alive before Python 3.13."""
     found = map(sys.modules.get, names)
     modules = [one for one in found if one is not None and issubclass(type(one), ModuleType)]
     return [*modules, *(_names(one)[name] for one in modules for name in names if name in _names(one))]

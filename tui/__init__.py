@@ -1,1 +1,1 @@
-"""The terminal app: screens, widgets, and the fold of what a run's supervisor sends. It holds nothing that a run needs."""
+"""The terminal app: screens, widgets, and the fold of a supervisor's messages. It holds nothing that a run needs."""

@@ -1,4 +1,4 @@
-"""The app: its screens, how one leads to another, and what they have in common.
+"""The app: its screens, how one leads to another, and their common parts.
 
 No run needs it. Leaving it, or losing its terminal, changes nothing for any run.
 """
@@ -164,7 +164,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         return HomeScreen(self._open_profile)
 
     async def run_action(self, action: str | ActionParseResult, *words: Any, **options: Any) -> bool:
-        """Does what a key says, unless it would change something and the app only watches."""
+        """Runs the action of a key, unless it would change something and the app only watches."""
         if self.read_only and isinstance(action, str) and changes_something(action):
             self.say("rankdeck can't change anything: it was opened with --read-only", error=True)
             return True
@@ -198,7 +198,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     @work(group="notify", exit_on_error=False)
     async def _tell(self) -> None:
-        """Tells the user of runs that end, fail or hang, whatever screen is shown."""
+        """Tells the user of runs that end, fail or hang, on any screen."""
         watch = RunWatch(self._notify.on, time.time())
         while True:
             try:
@@ -349,7 +349,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self._unkept = {key: value for key, value in self._unkept.items() if (key, value) not in values.items()}
 
     async def on_unmount(self) -> None:
-        """Writes what was changed just before the end. Kills the user's command for notices, if it runs, and waits for its end."""
+        """Writes changes made just before the end. Kills the user's command for notices, if it runs, and waits for its end."""
         if self._unkept:
             with contextlib.suppress(RankdeckError):
                 await off_loop(self.engine.keep_settings, self._unkept)

@@ -1,4 +1,4 @@
-"""The command palette: every key that does something now, by its name, and what a key would be too many for."""
+"""The command palette: every key that does something now, by its name, and choices that need no key of their own."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def choices(options: Mapping[str, str], act: Callable[[str], object]) -> type[Pr
     """A list to choose from.
 
     Args:
-        options: what is chosen, and a line about it.
-        act: called with what was chosen.
+        options: the choices, each with a line about it.
+        act: called with the choice.
     """
 
     class Choices(Commands):

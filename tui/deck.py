@@ -60,7 +60,7 @@ class Deck(Protocol):
         ...
 
     def open_command(self, command: str) -> object:
-        """Shows what a command of another launcher does as a form, in place of a form that is open. Asks the same questions as `open_form`."""
+        """Shows the profile of another launcher's command as a form, in place of an open form. Asks the same questions as `open_form`."""
         ...
 
     def open_check(self, entry: ProfileEntry) -> None:
@@ -84,15 +84,15 @@ class Deck(Protocol):
         ...
 
     def keep_look(self, **fields: object) -> None:
-        """Keeps in the user's settings how runs are shown, unless `read_only`. `fields`: of `Look`, other than before."""
+        """Keeps in the user's settings how runs are shown, unless `read_only`. `fields`: changed fields of `Look`."""
         ...
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
         """Shows a list that a part of a name filters.
 
         Args:
-            options: what is chosen, and a line about it.
-            act: called with what was chosen.
+            options: the choices, each with a line about it.
+            act: called with the choice.
             what: an option, in words.
         """
         ...

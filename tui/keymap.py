@@ -43,7 +43,7 @@ def keymap_of(settings: Settings, places: Places) -> dict[str, str]:
     """The keys that the user has changed: comma-separated, as Textual names them, by id.
 
     Args:
-        settings: what the user has written.
+        settings: the user's settings.
         places: Places of the keys of the file, for errors.
 
     Raises:
@@ -113,5 +113,5 @@ def _nearest(word: str, known: Iterable[str], kind: str) -> str:
 
 
 def key_table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Id, keys and meaning of every line of the table of keys, with what the user has changed."""
+    """Id, keys and meaning of every line of the table of keys, with the user's changes."""
     return [(key.id, key.shown, key.help) for key in (rebound(one, keymap) for one in KEYS)]

@@ -1,6 +1,6 @@
 """Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only.
 
-With `NO_COLOR` there is neither: text and background are the terminal's own, and what stands out is reversed.
+With `NO_COLOR` there is neither: text and background are the terminal's own, and highlighted text is reversed.
 """
 
 from __future__ import annotations

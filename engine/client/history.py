@@ -20,7 +20,7 @@ from engine.runs.record import read_note, read_plan
 
 
 class History:
-    """Reads the history; what can't change any more is read once."""
+    """Reads the history; runs that can't change any more are read once."""
 
     def __init__(self) -> None:
         self._settings: dict[str, Settings | None] = {}
@@ -78,7 +78,7 @@ class History:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes that the files below a folder take up on the disk. Links are not followed; what can't be read is left out."""
+    """Bytes that the files below a folder take up on the disk. Links are not followed; unreadable files are left out."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:

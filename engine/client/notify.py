@@ -145,7 +145,7 @@ _NO_MENTIONS = str.maketrans("<>@", "\u2039\u203a\uff20")
 
 
 class _Ended(NamedTuple):
-    """How a program ended, and what it said on stdout."""
+    """How a program ended, and its stdout."""
 
     status: int
     said: bytes
@@ -159,7 +159,7 @@ async def _run(
     Args:
         what: its name in messages.
         command: program and arguments.
-        given: to its stdin. With it, what it says is read; without, it goes nowhere: its children may keep it open.
+        given: to its stdin. With it, its output is read; without, it goes nowhere: its children may keep it open.
         environment: in addition to that of this process.
 
     Returns:

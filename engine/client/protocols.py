@@ -35,7 +35,7 @@ class LogOrder(Protocol):
     """The order in which the ranks of an attempt wrote, as far as it is known. May read a file; threads may share it."""
 
     def refresh(self) -> bool:
-        """Takes in what is new. False: no order is known."""
+        """Takes in new data. False: no order is known."""
         ...
 
     def position(self, rank: int, stream: Literal["out", "err"], end: int) -> float:
@@ -190,7 +190,7 @@ class EngineClient(Protocol):
         ...
 
     def write_note(self, run: str, note: RunNote) -> None:
-        """Stores what the user has written about a run. Raises RankdeckError."""
+        """Stores the user's note about a run. Raises RankdeckError."""
         ...
 
     def remove_run(self, run: str) -> None:

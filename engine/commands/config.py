@@ -1,4 +1,4 @@
-"""`rankdeck config`: where the user's settings are, and what they amount to."""
+"""`rankdeck config`: where the user's settings are, and the resulting values."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from engine.runs.paths import RunPaths
 
 
 class Value(NamedTuple):
-    """A point of a curve. `value`: the newest of `merged` values; `low` and `high`: of all of them. None: not finite."""
+    """A point of a curve. `value`: the newest of `merged` values; `low` and `high`: their extremes. None: not finite."""
 
     rank: int
     metric: str

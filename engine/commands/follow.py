@@ -32,7 +32,7 @@ POLL = 0.05
 """Seconds between two reads of the ranks' files."""
 
 SILENCE = 3.0
-"""Seconds without any output of ranks, after which is said what they do."""
+"""Seconds without any output of ranks, after which their activity is printed."""
 
 
 def merged(snapshot: Snapshot, message: Update) -> Snapshot:
@@ -166,7 +166,7 @@ class _Printer:
             await asyncio.sleep(0 if self._follower.behind and not is_asking else POLL)
 
     def _break_silence(self) -> None:
-        """Says once what the ranks do while none of them has printed anything."""
+        """Prints the activity of the ranks once while none of them has printed anything."""
         if asyncio.get_running_loop().time() < self._silent_until:
             return
         self._silent_until = math.inf
@@ -185,7 +185,7 @@ class _Printer:
             self._follower = self._new_follower()
 
     def finish(self) -> None:
-        """Prints what is left."""
+        """Prints the rest."""
         self._task.cancel()
         make_room()
         self._print(self._follower.drain())
@@ -215,7 +215,7 @@ class _Printer:
             self._interrupts.reader_left()
 
     def _draw(self) -> None:
-        """Draws the bars below what was printed."""
+        """Draws the bars below the printed text."""
         bars = [(self._before(rank), state) for (rank, _), state in sorted(self._follower.bars().items())]
         self._bars.show(bars)
 

@@ -1,4 +1,4 @@
-"""`rankdeck runs` and `rankdeck note`: the history of runs, and what the user has written about them."""
+"""`rankdeck runs` and `rankdeck note`: the history of runs, and the user's notes about them."""
 
 from __future__ import annotations
 

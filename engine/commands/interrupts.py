@@ -66,7 +66,7 @@ class FollowInterrupts:
     Args:
         run: which one.
         owner: Ctrl-C and the end of the reader may stop the run (`launch`); otherwise they only detach (`attach`).
-        rank_input: gets what is typed while no question is asked; None: nothing does.
+        rank_input: gets the typed text while no question is asked; None: no rank gets it.
     """
 
     def __init__(self, run: LocalRun, *, owner: bool, rank_input: RankInput | None = None) -> None:
@@ -88,7 +88,7 @@ class FollowInterrupts:
 
     @property
     def has_rank_input(self) -> bool:
-        """Whether what is typed goes to a rank."""
+        """Whether typed text goes to a rank."""
         return self._rank_input is not None
 
     def after_answer(self, act: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""`rankdeck logs`: what ranks wrote, in the order in which they wrote it, and only some of it if asked."""
+"""`rankdeck logs`: the output of ranks, in the order in which they wrote it; on request, a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rankdeck metrics --try FILE`: what is read from each line of a script's output."""
+"""`rankdeck metrics --try FILE`: the values read from each line of a script's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END = ("step", "steps", "epoch", "epochs", "epoch_step", "epoch_steps", "loss",
 
 
 def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) -> None:
-    """Prints every line with what is read from it, and what is known at the end.
+    """Prints every line with the values read from it, and the final values.
 
     Args:
         lines: the output of one rank. No time passes between them, so no throughput is derived.

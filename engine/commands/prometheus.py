@@ -1,4 +1,4 @@
-"""`rankdeck prometheus`: gives a Prometheus server what is known of this user's runs, through the package prometheus-client."""
+"""`rankdeck prometheus`: gives a Prometheus server the metrics of this user's runs, through the package prometheus-client."""
 
 from __future__ import annotations
 

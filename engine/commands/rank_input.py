@@ -1,4 +1,4 @@
-"""`run --stdin`: what is typed goes to the only rank of a run, so that `input()`, `breakpoint()` and `pdb` work in it.
+"""`run --stdin`: typed text goes to the only rank of a run, so that `input()`, `breakpoint()` and `pdb` work in it.
 
 The rank's stdin is a named pipe, which a shell opens in front of the program.
 """
@@ -20,10 +20,10 @@ _OPENS = 'if [ -p "$0" ]; then exec "$@" <"$0"; else exec "$@" </dev/null; fi'
 """Without the pipe, as after a restart that nobody follows, the rank reads nothing."""
 
 RETRY = 0.05
-"""Seconds between two tries to pass on what the rank has no time to read."""
+"""Seconds between two tries to pass on text that the rank has no time to read."""
 
 PIECE = 4096
-"""Bytes that are read at once; at most that much waits besides what the pipe holds."""
+"""Bytes that are read at once; at most this number waits besides the bytes in the pipe."""
 
 
 class RankInput:
@@ -43,7 +43,7 @@ class RankInput:
         return ("/bin/sh", "-c", _OPENS, str(self._path))
 
     def listen(self) -> None:
-        """Passes on what comes from now on."""
+        """Passes on text that comes from now on."""
         self._is_paused = False
         if not self._has_ended:
             asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._take)

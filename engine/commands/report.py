@@ -44,7 +44,7 @@ def report_html(
         origin: what it was started from; None: not recorded.
         last_lines: Last lines of the stderr of the rank that failed first; empty: none failed.
         now: seconds since the epoch.
-        show_secrets: show what looks like a secret, in the plan and in what the rank wrote.
+        show_secrets: show values that look like secrets, in the plan and in what the rank wrote.
     """
     run = snapshot.run
     shown = str if show_secrets else hidden

@@ -66,7 +66,7 @@ class _BrowserApp(AppService):
         return process
 
     async def run(self) -> None:
-        """Passes on what the app says, until it ends."""
+        """Passes on the app's output, until the app ends."""
         await super().run()
         await self.remote_close()
 

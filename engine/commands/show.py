@@ -243,7 +243,7 @@ def _metrics(snapshot: Snapshot) -> dict[str, float]:
 
 
 def _note(rank: RankView) -> str:
-    """Why a rank is as it is, or what it does beside training."""
+    """The reason for a rank's state, or its work beside training."""
     if rank.health != "stalled" or rank.health_since is None:
         return rank.note or rank.phase
     return f"no step for {time.time() - rank.health_since:.0f} s" + (f"; {rank.note}" if rank.note else "")

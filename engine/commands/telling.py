@@ -13,7 +13,7 @@ from engine.core.views.view import RunView
 
 
 class RunTeller:
-    """Looks at a run after each change. `notify`: what the user wants."""
+    """Looks at a run after each change. `notify`: the user's settings."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
@@ -21,7 +21,7 @@ class RunTeller:
         self._sending: set[asyncio.Task[None]] = set()
 
     def look(self, run: RunView) -> None:
-        """Tells what has happened since the last look."""
+        """Reports the news since the last look."""
         now = condition(run)
         occasion, self._before = occasion_of(self._before, now), now
         if occasion is None or occasion not in self._notify.on or not self._notify.is_on:

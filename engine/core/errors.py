@@ -50,7 +50,7 @@ class ProfileError(UsageError):
         file: the file, or the option that set the key (`--set layout.order`).
         line: counted from 1; None: unknown.
         key: dotted, `layout.ranks_per_node`; empty: the whole file.
-        reason: what is wrong.
+        reason: the problem.
         hint: the nearest valid key or value.
     """
 

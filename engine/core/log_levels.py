@@ -21,7 +21,7 @@ _NAMES = r"(?:[ \t|:,-]+[\w.\[\]()/<>:-]+){0,2}?[ \t|:,-]+"
 """Up to two words between the time and the level: the name of a logger, a process."""
 _BEFORE = rf"^{_RANK}(?:{_TIME}{_NAMES})?[\[(<]?"
 _AFTER_WORDS = rf"^{_RANK}(?:[\w.()/<>\[\]]++[ \t|:,-]++){{1,3}}[\[(<]?"
-"""Up to three words of any kind: what follows has to be a level and a colon."""
+"""Up to three words of any kind: a level and a colon must follow."""
 
 _CAPITALS = r"(?:ERROR|CRITICAL|FATAL|SEVERE)"
 _ERROR = rf"{_CAPITALS}\b|(?:[Ee]rror|[Ff]atal)(?=:)"

@@ -36,7 +36,7 @@ class Notify(Section, frozen=True, kw_only=True):
 
     @property
     def shown_webhook(self) -> str:
-        """The webhook without what may be secret in it: its scheme and its host. Empty: there is none."""
+        """The webhook without its possible secrets: its scheme and its host. Empty: there is none."""
         found = _ADDRESS.fullmatch(self.webhook)
         return f"{found[1]}/..." if found is not None else ""
 

@@ -1,4 +1,4 @@
-"""Files: opened without waiting for whatever is in their place, and replaced as a whole."""
+"""Opens files without blocking, even if a pipe has replaced them, and replaces files as a whole."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import stat
 def private_folder(folder: str) -> str:
     """Creates a folder that only this user can enter, or checks and closes the existing one.
 
-    Folders above it that do not exist become private too, whatever the umask.
+    Folders above it that do not exist become private too, with any umask.
 
     Raises:
         RuntimeError: it belongs to another user, it contains something of another user, or another user can replace it.

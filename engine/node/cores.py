@@ -106,7 +106,7 @@ def _gpu_cpus(visible: str | None, root: str) -> list[set[int]]:
 
 
 def _opens(device: str) -> bool:
-    """Whether this process may use a device: a control group may forbid it, whatever its mode. CUDA counts the others only."""
+    """Whether this process may use a device: a control group may forbid it even if its mode allows it. CUDA counts the others only."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:

@@ -179,7 +179,7 @@ def _threads_since(before: int) -> str:
 
 
 def _try(handlers: list[Handler]) -> str:
-    """Forks, as for a rank, and runs exit handlers there. Returns what is wrong with the fork or with them."""
+    """Forks, as for a rank, and runs exit handlers there. Returns the problem with the fork or with them."""
     failures: list[str] = []
     hook = sys.unraisablehook
     sys.unraisablehook = lambda failure: failures.append(_first_line(failure.exc_value))
@@ -203,7 +203,7 @@ def _try(handlers: list[Handler]) -> str:
 
 
 def _judge_fork(handlers: list[Handler], failures: list[str], into: int) -> NoReturn:
-    """In the fork: tells what is wrong, after a dot that shows that it got here."""
+    """In the fork: tells the problem, after a dot that shows that it got here."""
     try:
         reason = f"has a fork handler that fails: {failures[0]}" if failures else _bad_cuda() or _try_exit(handlers)
         os.write(into, f".{reason}".encode(errors="replace")[:4096])

@@ -141,7 +141,7 @@ def has_threads() -> bool:
 
 
 def has_pool() -> bool:
-    """Whether a pool of processes is open. A collection would free what the pool needs for its own end."""
+    """Whether a pool of processes is open. A collection would free objects that the pool needs for its own end."""
     kind = getattr(sys.modules.get("multiprocessing.pool"), "Pool", None)
     pools = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
     return any(pool._state == "RUN" for pool in pools)

@@ -74,7 +74,7 @@ def slow_imports(plan: LaunchPlan, known: ScriptImports) -> tuple[tuple[str, flo
 
 
 def remember_modules(plan: LaunchPlan, modules: tuple[str, ...], seconds: dict[str, float]) -> None:
-    """Keeps what the script of a plan uses.
+    """Keeps the modules that the script of a plan uses.
 
     Args:
         modules: that it uses.

@@ -79,7 +79,7 @@ class OrderWriter:
         return bool(self._buffer)
 
     def flush(self, now: float | None = None) -> None:
-        """Writes what was noted."""
+        """Writes the noted records."""
         self._written_at = time.time() if now is None else now
         if not self._buffer:
             return
@@ -127,7 +127,7 @@ class OrderIndex:
         """Files whose records are all in `_files`; a file may have none."""
 
     def refresh(self) -> bool:
-        """Takes in what is new.
+        """Takes in new records.
 
         Returns:
             Whether an order is known.

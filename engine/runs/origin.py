@@ -1,4 +1,4 @@
-"""Records what a run is launched from (`engine.core.views.origin`), in two private files of its folder."""
+"""Records the origin of a run (`engine.core.views.origin`), in two private files of its folder."""
 
 from __future__ import annotations
 

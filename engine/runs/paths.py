@@ -175,7 +175,7 @@ class RunPaths:
         return self.attempt(attempt) / "store.news"
 
     def store_key(self, attempt: int) -> Path:
-        """The secret with which rankdeck signs what it puts into the store."""
+        """The secret with which rankdeck signs its values in the store."""
         return self.attempt(attempt) / "store.key"
 
     def mpirun_log(self, attempt: int) -> Path:

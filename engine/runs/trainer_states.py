@@ -58,7 +58,7 @@ def _names_output(word: str) -> bool:
 
 
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
-    """Reads what was logged since a step.
+    """Reads the values logged since a step.
 
     Args:
         path: the name by which the folder is watched.

@@ -120,7 +120,7 @@ class SupervisedRun:
         return changed
 
     def take_process_use(self, rank: int, use: ProcessUse) -> None:
-        """Takes what the process of a rank uses now."""
+        """Takes the resources that a rank's process uses now."""
         if use != self.process_use.get(rank):
             self.process_use[rank] = use
             self.note_change(rank)
@@ -136,14 +136,14 @@ class SupervisedRun:
             self.gpu_use[rank] = use
 
     def forget_use(self, ranks: Sequence[int]) -> None:
-        """Forgets what ranks use: the link to their node has changed."""
+        """Forgets the resources that ranks use: the link to their node has changed."""
         self.note_change(*ranks)
         for rank in ranks:
             self.gpu_use.pop(rank, None)
             self.process_use.pop(rank, None)
 
     def show_health(self, health: dict[int, RankHealth], stall: StallView | None) -> None:
-        """Shows what is wrong with ranks. An entry that is the same as before makes no new view."""
+        """Shows the problems of ranks. An entry that is the same as before makes no new view."""
         changed = [rank for rank in health.keys() | self.health.keys() if health.get(rank) != self.health.get(rank)]
         if changed:
             self.note_change(*changed)
@@ -214,7 +214,7 @@ class SupervisedRun:
 
         Args:
             node: its name.
-            check: what the warning is about, in one word.
+            check: the subject of the warning, in one word.
             text: the warning.
             fails: whether ranks will surely fail.
         """

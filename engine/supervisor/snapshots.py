@@ -1,6 +1,6 @@
 """The newest snapshot of a run, and what each subscriber has not received yet.
 
-A subscriber is a few numbers of what it has received. Its next update is built when its connection has room, so that a slow or stuck one
+A subscriber is a few numbers: how far it has received the run. Its next update is built when its connection has room, so that a slow or stuck one
 costs the memory of one message, delays no other, and misses no event.
 """
 
@@ -47,7 +47,7 @@ class Snapshots:
         return next_restart(self._supervised.state, self._ingest.progress, scope).words
 
     def refresh(self) -> bool:
-        """Rebuilds what has changed. Returns whether anything has."""
+        """Rebuilds the changed parts. Returns whether there are any."""
         run, progress = self._supervised, self._ingest.progress
         if self._state is run.state and not run.has_changed:
             return False
@@ -100,7 +100,7 @@ class Snapshots:
         return (seen.revision, seen.points, seen.story) != self.newest
 
     def next(self, seen: Seen) -> Snapshot | Update | None:
-        """Returns what a subscriber has not received, or None, and marks it as received."""
+        """Returns the message that a subscriber lacks, or None, and marks it as received."""
         if not self.has_news(seen):
             return None
         ingest, story = self._ingest, self._supervised.story

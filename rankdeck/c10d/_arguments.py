@@ -37,7 +37,7 @@ def overloaded(options: type, leading: int, *words: str, wraps: bool = True) -> 
     Args:
         options: torch's class of the method's options.
         leading: number of arguments before the options.
-        *words: what a short form has in place of options, in its order: op, root, timeout.
+        *words: the arguments of a short form, in place of options, in this order: op, root, timeout.
         wraps: whether a short form has one tensor in place of a list, or one list in place of a list of lists.
     """
 

@@ -1,4 +1,4 @@
-"""The collectives of a library: its own calls, and what is built from them in the same way for every library."""
+"""The collectives of a library: its own calls, and others built from them in the same way for every library."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Collectives(ABC):
 
     @abstractmethod
     def all_to_all_uneven(self, outputs: Tensors, tensors: Tensors) -> None:
-        """Sends tensor i to rank i, whatever the sizes. No output overlaps a tensor."""
+        """Sends tensor i to rank i, with any sizes. No output overlaps a tensor."""
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor, operation: Any, datatype: Any) -> None: ...

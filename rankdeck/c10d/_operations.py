@@ -35,7 +35,7 @@ _REPORT_TIME = 1.0
 """Seconds after the deadline in which the waiting thread reports a timeout. After them, the background thread does."""
 
 _DRAIN_TIME = 10.0
-"""Seconds that a rank which leaves waits until others have received what it has sent."""
+"""Seconds that a leaving rank waits until others have received its messages."""
 
 _DRAIN_PAUSE = 0.001
 
@@ -52,7 +52,7 @@ class Operations:
         rank: rank of this process in the group.
         free: frees the group's resources in the library, after all ranks have left it.
         timeout: seconds, for operations without their own.
-        give_up: frees what can be freed if ranks will never leave; may be called again.
+        give_up: frees as much as possible if ranks will never leave; may be called again.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Operations:
 
         Args:
             what: for messages.
-            target: what a receive fills; None: this is a send.
+            target: the tensor that a receive fills; None: this is a send.
             host: the memory to send or to receive into.
             start: starts it.
         """

@@ -49,7 +49,7 @@ class Staged(NamedTuple):
     host: torch.Tensor
 
     def give_back(self) -> None:
-        """Copies what was written there to the caller's tensor. On return it is there, for every CUDA stream."""
+        """Copies the result to the caller's tensor. On return it is there, for every CUDA stream."""
         if self.host is not self.tensor:
             with torch.inference_mode():
                 self.tensor.copy_(self.host)

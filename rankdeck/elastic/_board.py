@@ -43,7 +43,7 @@ def sign(name: str, text: str) -> str:
     """Returns a text after its signature, which holds for this name only: HMAC-SHA256 of both.
 
     Args:
-        name: what the text stands for: a key in the store.
+        name: the key in the store.
         text: the text.
     """
     secret = os.environ.get(KEY, "")
@@ -125,5 +125,5 @@ class Board:
         return [self.get(name) if text is None else text for name, text in zip(names, found)]
 
     def _look(self, keys: list[str]) -> list[str | None]:
-        """Waits until there is something under each key. Returns what is signed, and None for what is not."""
+        """Waits until there is something under each key. Returns signed values, and None for others."""
         return [signed_text(key, value) for key, value in zip(keys, self._store.multi_get(keys))]

@@ -172,7 +172,7 @@ class Changes:
     # what a rank knows when a peer is lost
 
     def go_back(self) -> None:
-        """Gives buffers, and settings of optimizers, what they had before the interrupted step."""
+        """Gives buffers, and settings of optimizers, their values from before the interrupted step."""
         import torch
 
         with torch.no_grad():

@@ -29,12 +29,12 @@ class Handover:
             torch.save(saved, file)
 
     def publish(self) -> None:
-        """Publishes what was written, for the next process."""
+        """Publishes the written state, for the next process."""
         with contextlib.suppress(FileNotFoundError):
             os.replace(self._path + ".new", self._path)
 
     def discard(self) -> None:
-        """Removes what was written but not published."""
+        """Removes the written state if it was not published."""
         with contextlib.suppress(OSError):
             os.unlink(self._path + ".new")
 

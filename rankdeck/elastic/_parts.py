@@ -11,7 +11,7 @@ from typing import Any
 
 
 def read(part: Any) -> Any:
-    """Returns what is shared of a part: its `state_dict()`, of a module also the buffers that are not in it; else the part itself."""
+    """Returns the shared state of a part: its `state_dict()`, for a module also buffers that are not in it; else the part itself."""
     import torch
 
     if isinstance(part, torch.nn.Module):

@@ -62,10 +62,10 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates the training function, which the script then calls as usual.
 
     Args:
-        state: what a new rank receives from the others.
+        state: the parts that a new rank receives from the others.
 
     Returns:
-        A decorator. The decorated function returns what the training function returns.
+        A decorator. The decorated function returns the training function's result.
 
     Raises:
         RuntimeError: (from the decorated function) the process group exists already, or this is a second call in a run of rankdeck.

@@ -142,7 +142,7 @@ class State:
             self._changes.go_back()
 
     def _clear_gradients(self) -> None:
-        """Clears what an interrupted step has left in `.grad`, because the repeated step would add to it."""
+        """Clears the gradients of an interrupted step in `.grad`, because the repeated step would add to them."""
         for part in self._parts.values():
             if hasattr(part, "zero_grad"):
                 part.zero_grad()

@@ -24,7 +24,7 @@ HELD_OUT = 397
 
 
 class Digits(NamedTuple):
-    """Some images, and what they show."""
+    """Some images, and their digits."""
 
     images: torch.Tensor
     """Shape (count, 1, 8, 8), float32, from 0 (white) to 1."""

@@ -18,7 +18,7 @@ def parse_sizes(words: str) -> list[int]:
         Bytes, rising, each once.
 
     Raises:
-        ValueError: with what is wrong.
+        ValueError: with the problem.
     """
     first, *more = words.split(":")
     if not more:

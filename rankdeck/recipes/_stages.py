@@ -45,7 +45,7 @@ class TimedStage(PipelineStage):
     watch: Stopwatch
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """One micro-batch forward; what it needs has been received."""
+        """One micro-batch forward; its input has been received."""
         with self.watch.running():
             return super().forward_one_chunk(*args, **kwargs)
 

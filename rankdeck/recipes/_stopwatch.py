@@ -1,4 +1,4 @@
-"""Times what a rank computes, on the CPU or on its GPU."""
+"""Times the computations of a rank, on the CPU or on its GPU."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each normalised before and added to what it was given."""
+    """Attention and a perceptron; each normalises its input, and its output is added to the input."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

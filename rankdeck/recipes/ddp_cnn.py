@@ -168,7 +168,7 @@ class Training:
         return loss
 
     def run_epoch(self, stop: StopSignal) -> None:
-        """Learns what is left of an epoch, or to the step in which a signal arrived."""
+        """Trains to the end of an epoch, or to the step in which a signal arrived."""
         self.images.epoch, done = divmod(self.step, len(self.loader))
         self.sampler.set_epoch(self.images.epoch)
         for images, labels in itertools.islice(self.loader, done, None):

@@ -79,7 +79,7 @@ class Parameters:
 
 
 def shard_model(model: GPT) -> None:
-    """Shards each block, then what is left: the embeddings and the last norm."""
+    """Shards each block, then the rest: the embeddings and the last norm."""
     mesh = init_device_mesh(rankdeck.device().type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)

@@ -83,7 +83,7 @@ class Parameters:
 
 
 def check(args: Parameters, text: Text) -> None:
-    """Refuses what can't be trained.
+    """Refuses parameters that can't be trained.
 
     Raises:
         SystemExit: arguments do not fit each other or the text.

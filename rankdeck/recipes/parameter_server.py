@@ -102,7 +102,7 @@ def make_model(p: Parameters) -> nn.Sequential:
 
 
 class Server:
-    """The parameters, and what is known of the trainers. RPCs call its methods in threads of their own."""
+    """The parameters, and the state of the trainers. RPCs call its methods in threads of their own."""
 
     def __init__(self, p: Parameters, trainers: range) -> None:
         self.p, self.model, self.steps = p, make_model(p), dict.fromkeys(trainers, 0)

@@ -22,7 +22,7 @@ def to_tmux(text: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Puts text into tmux's buffer; tmux 3.2 and newer also pass it on to the terminal's clipboard. May wait.
 
     Args:
-        text: what is copied.
+        text: the text to copy.
         environment: `TMUX` says whether this is a terminal of tmux.
 
     Returns:

@@ -135,7 +135,7 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
 
     Args:
         named: the series with their names.
-        look: what is drawn, and on which axes. Values on a logarithmic axis are returned as their logarithms to base 10.
+        look: the curves to draw, and their axes. Values on a logarithmic axis are returned as their logarithms to base 10.
 
     Returns:
         None while there is no finite value.

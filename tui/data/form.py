@@ -144,7 +144,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
 
 
 def _put_job(layout: dict[str, Any], system: str, values: Values) -> None:
-    """Has a profile submit the job in the form, whatever named its nodes before."""
+    """Makes a profile submit the job in the form, in place of its nodes."""
     for key in {"nodes", "hostfile", "transport", *JOB_LINES} - {system}:
         layout.pop(key, None)
     if not isinstance(layout.get(system), dict):

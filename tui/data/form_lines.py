@@ -1,4 +1,4 @@
-"""The lines of the form: which there are, and what can be chosen in them. Pure."""
+"""The lines of the form, and the choices in them. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECIPE = "recipe.kind"
 """The id of the recipe's line."""
 
 SCRIPT = "recipe.script"
-"""The id of the line of a script, which is there if it is what ranks run."""
+"""The id of a script's line, which is there if ranks run a script."""
 
 JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
 """The ids of two lines of a job of Slurm. The lines of a job are there if the form has a value for its nodes."""
@@ -35,12 +35,12 @@ ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
 
 DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
-"""Ids of the lines that decide which other lines exist, or what they contain."""
+"""Ids of the lines that decide which other lines exist, or their content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One line of the form. `choices`: the values with their meanings; empty: free text. `path`: what a path in it leads to. `is_number`: the
+    """One line of the form. `choices`: the values with their meanings; empty: free text. `path`: the kind of path in it. `is_number`: the
     profile has a whole number there."""
 
     id: str
@@ -186,7 +186,7 @@ def own_script(recipes: Sequence[RecipeInfo], found: tuple[Argument, ...]) -> li
 
     Args:
         recipes: with the entry of another script, or without.
-        found: what the script declares.
+        found: the script's arguments.
     """
     own = RecipeInfo(name=OWN_SCRIPT, summary="", arguments=found)
     return [*(recipe for recipe in recipes if recipe.name != OWN_SCRIPT), *([own] if found else [])]

@@ -21,7 +21,7 @@ TAIL_BLOCKS = 16
 
 
 class Piece(NamedTuple):
-    """A line of one file, without its line feed. `end`: offset of what follows it."""
+    """A line of one file, without its line feed. `end`: offset after it."""
 
     data: bytes
     end: int
@@ -45,7 +45,7 @@ class LogFile:
         self.written_at = 0.0
         """When the file was last written to, seconds since the epoch."""
         self.was_replaced = False
-        """Whether what was read is no longer in the file. Cleared by `tail` and `rewind`."""
+        """Whether the lines that were read are no longer in the file. Cleared by `tail` and `rewind`."""
         self.next_line = 0
         """Offset of the line that `newer` completes next."""
         self.is_behind = False
@@ -115,13 +115,13 @@ class LogFile:
         return kept
 
     def rewind(self) -> None:
-        """Forgets what was read: the next lines are the file's first."""
+        """Forgets all lines: the next ones are the file's first."""
         self._begin = self._read = self.next_line = self._inode = 0
         self.partial = b""
         self.was_replaced = self.is_behind = False
 
     def newer(self, limit: int) -> tuple[list[Piece], bool]:
-        """The lines in about `limit` bytes after what was read, and whether there is more."""
+        """The lines in about `limit` bytes after the lines read, and whether there are more."""
         size, self.is_behind = self.size(), False
         if self.was_replaced or size == self._read:
             return [], False
@@ -137,7 +137,7 @@ class LogFile:
         return pieces, self.is_behind
 
     def older(self, limit: int) -> list[Piece]:
-        """The lines in about `limit` bytes before what was read."""
+        """The lines in about `limit` bytes before the lines read."""
         begin = max(0, self._begin - limit)
         data = self.read_at(begin, self._begin - begin)
         if begin > 0:
@@ -155,7 +155,7 @@ class LogFile:
         self._begin = max(self._begin, offset)
 
     def forget_after(self, offset: int) -> None:
-        """Takes what follows an offset, where a line begins, as not read."""
+        """Takes the lines from an offset on, where a line begins, as not read."""
         if offset < self._read:
             self._read = self.next_line = offset
             self.partial = b""
@@ -171,7 +171,7 @@ class LogFile:
 
 
 def _split(data: bytes, offset: int) -> tuple[list[Piece], bytes]:
-    """Complete lines, and what follows the last line feed. `offset`: where in the file the data begin."""
+    """Complete lines, and the rest after the last line feed. `offset`: where in the file the data begin."""
     *lines, rest = data.split(b"\n")
     pieces: list[Piece] = []
     for line in lines:

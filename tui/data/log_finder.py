@@ -97,7 +97,7 @@ class LogFinder:
             self._search = LogSearch(log.copy(), self.pattern, self._origin or "end", self._told)
 
     def close(self) -> None:
-        """Ends the search, but keeps what is sought."""
+        """Ends the search, but keeps the pattern."""
         if self._search is not None:
             self._search.close()
         self._search = self.found = None
@@ -109,12 +109,12 @@ class LogFinder:
             self._search.ask(self._step)
 
     def look(self) -> None:
-        """Has what was written meanwhile searched too."""
+        """Searches the lines written meanwhile too."""
         if self._search is not None:
             self._search.look()
 
     def take(self) -> tuple[Place, bool] | None:
-        """Takes in what was found. Returns the match that was asked for, and whether it is another one than before; None: there is no new one."""
+        """Takes in the results. Returns the match that was asked for, and whether it is another one than before; None: there is no new one."""
         if self._search is None or self.found is None:
             return None
         before, self.found = self.found, self._search.found

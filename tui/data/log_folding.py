@@ -12,7 +12,7 @@ WINDOW = 1_000
 class Line(NamedTuple):
     """A line of a merged log.
 
-    `source`: index of its file. `end`: offset of what follows it there. `others`: the same offset in the files of other ranks that have
+    `source`: index of its file. `end`: offset after it there. `others`: the same offset in the files of other ranks that have
     the same line, where it is held once.
     """
 
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     others: Mapping[int, int] = {}
 
     def ends(self) -> list[tuple[int, int]]:
-        """(file, offset) of what follows it in each of its files."""
+        """(file, offset) after it, in each of its files."""
         return [(self.source, self.end), *self.others.items()]
 
 

@@ -1,4 +1,4 @@
-"""Writes what a log shows into a new file that only the user may read."""
+"""Writes the shown lines of a log into a new file that only the user may read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def save_lines(path: Path, log: MergedLog, head: Callable[[MergedLog, Line], str
     Args:
         path: a file that does not exist yet.
         log: Log of which nothing was read.
-        head: what stands before a line.
+        head: gives the text before a line.
 
     Returns:
         How many lines it has.

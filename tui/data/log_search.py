@@ -76,7 +76,7 @@ class _Searched(Sequence[int]):
         return self._before[before - 1 - index] if index < before else self._after[index - before]
 
     def search(self, pattern: Pattern, *, back: bool) -> None:
-        """Searches the block before or after what was searched."""
+        """Searches the block before or after the searched part."""
         if back:
             self._search_back(pattern)
         else:
@@ -96,7 +96,7 @@ class _Searched(Sequence[int]):
         self.low = begin
 
     def _before_low(self) -> tuple[bytes, int]:
-        """Whole lines before what was searched, without the last line feed, and where they begin."""
+        """Whole lines before the searched part, without the last line feed, and their offset."""
         for most in (BLOCK, *LONGER):
             begin = max(0, self.low - most)
             data = self.file.read_at(begin, self.low - begin)
@@ -124,7 +124,7 @@ class LogSearch:
 
     Args:
         log: only its files, their order and its filter are used.
-        pattern: what is sought.
+        pattern: the pattern to find.
         begin: where the search begins.
         told: called in the thread when `found` is different.
     """
@@ -149,7 +149,7 @@ class LogSearch:
         self._questions.put(step)
 
     def look(self) -> None:
-        """Has what was written meanwhile searched too."""
+        """Searches the lines written meanwhile too."""
         if self.found.whole and self._questions.empty():
             self._questions.put(None)
 

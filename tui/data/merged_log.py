@@ -114,7 +114,7 @@ class MergedLog:
         """Reads. May wait for a file server.
 
         Args:
-            where: what to read; a place for what stands around it. Before anything was read, `newer` and `older` mean the end.
+            where: the lines to read; a place: the lines around it. Before anything was read, `newer` and `older` mean the end.
         """
         self.refresh()
         if isinstance(where, Place):
@@ -159,7 +159,7 @@ class MergedLog:
         return [line for line in lines if keeps(line.source, line.data)]
 
     def _backward(self) -> list[Line]:
-        """Lines before what was read: enough of them, where a filter lets few through."""
+        """Lines before the lines read: enough of them, even if a filter lets few through."""
         lines = self._kept(self._older(), older=True)
         for _ in range(FILTERED_READS):
             if len(lines) >= ENOUGH or self.filter.is_empty or not any(source.has_older for source in self.sources):
@@ -168,7 +168,7 @@ class MergedLog:
         return lines
 
     def _forward(self) -> tuple[list[Line], bool]:
-        """Lines after what was read, and whether there are more."""
+        """Lines after the lines read, and whether there are more."""
         lines, more = self._newer()
         lines = self._kept(lines)
         for _ in range(FILTERED_READS):
@@ -179,7 +179,7 @@ class MergedLog:
         return lines, more
 
     def refresh(self) -> None:
-        """Takes in what is new of the order."""
+        """Takes in new parts of the order."""
         self._by_time = self._order is not None and self._order.refresh()
 
     def copy(self, shown: LogFilter | None = None, *, folds: bool | None = None) -> MergedLog:
@@ -299,7 +299,7 @@ class MergedLog:
     # Called in the app's thread.
 
     def apply(self, batch: Batch) -> None:
-        """Takes in what was read, in the order of the requests."""
+        """Takes in a batch, in the order of the requests."""
         if batch.where == "older":
             self.lines[:0] = batch.lines
             self.first -= len(batch.lines)

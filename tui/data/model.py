@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The two lines above the table: the run, and what follows from it. Times in seconds; None: not known."""
+    """The two lines above the table: the run, and its consequences. Times in seconds; None: not known."""
 
     run: RunView
     title: str
@@ -190,7 +190,7 @@ class RunModel:
         """The run as a whole.
 
         Args:
-            title: what it is called; empty: the name of its profile.
+            title: its name; empty: the name of its profile.
             now: seconds since the epoch, on the supervisor's host.
 
         Returns:

@@ -24,7 +24,7 @@ def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None
     """A path that begins with `text`; the first by name. May wait for a file system.
 
     Args:
-        text: what has been typed.
+        text: the typed text.
         folder: where a relative path begins.
         ending: Ending of the names of files; None: only folders.
 

@@ -16,7 +16,7 @@ COLUMNS: tuple[Column, ...] = get_args(Column)
 """Columns that ranks can be sorted by, from left to right."""
 
 _STATES = ("failed", "lost", "stalled", "nan", "slow", "stopped", "starting", "running", "exited")
-"""States, and what may be wrong with a running rank: what needs attention first."""
+"""States, and problems of a running rank: those that need attention first."""
 
 _WORDS: dict[Column, tuple[str, str]] = {
     "rank": ("lowest", "highest"),
@@ -151,7 +151,7 @@ def _has(rank: int, text: str, word: str) -> bool:
 
 
 def _finite(value: float | None) -> float:
-    """Of what is not finite, the worst."""
+    """The worst of the values that are not finite."""
     return math.inf if value is None or not math.isfinite(value) else value
 
 

@@ -16,12 +16,12 @@ RETRY_SECONDS = (0.25, 5.0)
 
 
 class RunLink:
-    """Folds what a run's supervisor says into a model.
+    """Folds the messages of a run's supervisor into a model.
 
     Args:
         engine: attaches.
         run: id of the run.
-        model: what is folded into.
+        model: takes the messages.
         told: called with the reason when the connection breaks, and with an empty text when it works again.
     """
 

@@ -14,7 +14,7 @@ class RunWatch:
     """Compares lists of runs.
 
     Args:
-        on: what the user is told of.
+        on: the occasions to tell the user of.
         since: seconds since the epoch; nothing is told of the state in which older runs are found.
     """
 

@@ -11,7 +11,7 @@ from engine.core.metrics.series import Bucket, Series
 
 Values = Sequence[float | None]
 Source = Series | Values
-"""A series, or values that are drawn in one cell each; None for what is not finite."""
+"""A series, or values that are drawn in one cell each; None for values that are not finite."""
 
 Scale = tuple[float, float]
 """Values of the lowest and the highest block."""
@@ -37,7 +37,7 @@ def spark_values(source: Source, width: int, since: float | None = None) -> list
 
     Args:
         width: cells.
-        since: only what is newer, in seconds since the epoch; None: all.
+        since: only newer values, in seconds since the epoch; None: all.
     """
     if not isinstance(source, Series):
         return list(source[-width:]) if width > 0 else []

@@ -51,7 +51,7 @@ class DeckScreen(Screen[None]):
         Args:
             work: called once it begins.
             group: of work, for `exclusive`.
-            exclusive: whether it takes the place of what is under way in the same group, which may not even have begun.
+            exclusive: whether it replaces the current work of the same group, which may not even have begun.
         """
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 

@@ -66,7 +66,7 @@ class EditScreen(DeckScreen):
 
     @work(exclusive=True, group="form", exit_on_error=False)
     async def on_mount(self) -> None:
-        """Fills the form after reading what can be chosen."""
+        """Fills the form after reading the choices."""
         await self.form.fill(self._suffix)
         first = next(iter(self.form.rows), None)
         if first is not None and self.focused is None:

@@ -1,4 +1,4 @@
-"""The lines of a form: the values in them, what is wrong with them, and lists that fill them."""
+"""The lines of a form: the values in them, problems with them, and lists that fill them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class EditForm:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the form differs from what was saved."""
+        """Whether the form differs from the saved one."""
         self.read_lines()
         return any(self.values.get(key, "") != self._saved.get(key, "") for key in {*self.values, *self._saved})
 
@@ -85,7 +85,7 @@ class EditForm:
     # --- the lines ---------------------------------------------------------------------------------------------------
 
     async def fill(self, suffix: str) -> None:
-        """Reads what can be chosen, and shows the profile. `suffix`: for the name of one without a file."""
+        """Reads the choices, and shows the profile. `suffix`: for the name of one without a file."""
         engine, base = self._screen.engine, self._base
         self.recipes = await off_loop(engine.recipes)
         self.backends = await off_loop(engine.backends)
@@ -99,7 +99,7 @@ class EditForm:
         await self.build()
 
     async def read_script(self, values: Mapping[str, str]) -> bool:
-        """Reads what the user's script in the form declares. Returns whether that is other than before."""
+        """Reads the arguments that the user's script in the form declares. Returns whether that is other than before."""
         place = script_in(values)
         found = () if place is None else await off_loop(self._screen.engine.arguments, *place)
         known, self.recipes = self.recipes, own_script(self.recipes, found)
@@ -181,7 +181,7 @@ class EditForm:
     # --- lists that fill lines ---------------------------------------------------------------------------------------
 
     def action_choose_script(self) -> None:
-        """Asks for one of the scripts in the working directory, and makes it what ranks run."""
+        """Asks for one of the scripts in the working directory, and makes it the ranks' script."""
         self._screen.begin(self._choose_script, "script", exclusive=True)
 
     async def _choose_script(self) -> None:
@@ -194,7 +194,7 @@ class EditForm:
             self._ask(options, lambda path: {RECIPE: OWN_SCRIPT, SCRIPT: path}, SCRIPT, "a script")
 
     def action_choose_partition(self) -> None:
-        """Shows what is free in Slurm's partitions, and asks for one."""
+        """Shows free nodes in Slurm's partitions, and asks for a partition."""
         self._screen.begin(self._choose_partition, "partition", exclusive=True)
 
     async def _choose_partition(self) -> None:

@@ -1,4 +1,4 @@
-"""The plan beside a form: what the profile in it leads to, or, on some lines, all that could be chosen."""
+"""The plan beside a form: the plan of its profile, or, on some lines, all choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving the profile in a form: which file it goes to, and what it may replace."""
+"""Saving the profile in a form: its file, and the files that it may replace."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class HomeScreen(DeckScreen):
         return parting_words(self.lists.known_runs)
 
     def on_screen_resume(self) -> None:
-        """Shows what has changed meanwhile."""
+        """Shows changes made meanwhile."""
         if self.lists.entries is not None:
             self.lists.read_again()
 
@@ -107,7 +107,7 @@ class HomeScreen(DeckScreen):
         self.show_choice()
 
     def show_choice(self) -> None:
-        """Shows what the cursor is on, unless the pane shows it already."""
+        """Shows the item under the cursor, unless the pane shows it already."""
         choice = self.lists.chosen_run() or self.lists.chosen_entry()
         self.refresh_bindings()
         if (choice, self.lists.entries == []) == self._shown:
@@ -180,7 +180,7 @@ class HomeScreen(DeckScreen):
             self.deck.launch_entry(entry)
 
     def action_check_profile(self) -> None:
-        """Checks the nodes of the profile under the cursor, or of what the run under the cursor was launched with."""
+        """Checks the nodes of the profile under the cursor, or of the profile of the run under the cursor."""
         if self.lists.chosen_run() is not None:
             self._past.with_launched(self.deck.open_check)
         elif (entry := self.lists.chosen_entry()) is not None:
@@ -232,7 +232,7 @@ class HomeScreen(DeckScreen):
             self.say(plain_line(words), error=True)
 
     def action_duplicate_profile(self) -> None:
-        """Opens a copy of the profile under the cursor as a form, or of what the run under the cursor was launched with."""
+        """Opens a copy of the profile under the cursor as a form, or of the profile of the run under the cursor."""
         if self.lists.chosen_run() is not None:
             self._past.with_launched(partial(self.deck.open_form, duplicate=True))
         else:

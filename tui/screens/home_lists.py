@@ -99,7 +99,7 @@ class HomeLists(Container):
         self._wanted = name
 
     def read_again(self) -> None:
-        """Shows what has changed meanwhile."""
+        """Shows changes made meanwhile."""
         self.read_profiles()
         self._home.begin(self._read_runs, "runs")
 

@@ -26,7 +26,7 @@ def open_in_editor(app: App[None], frame: Frame, then: str = "") -> Said:
     Args:
         app: is suspended.
         frame: the line.
-        then: what can be done next, said if all went well.
+        then: the next step, shown if all went well.
     """
     where = plain_line(f"{frame.file}:{frame.line}")
     if not Path(frame.file).is_file():
@@ -43,7 +43,7 @@ def run_outside(app: App[None], command: Sequence[str], done: str) -> Said:
     Args:
         app: is suspended.
         command: words of its command line.
-        done: what is said if it ends well.
+        done: the message if it ends well.
     """
     try:
         with app.suspend():

@@ -38,7 +38,7 @@ class Relaunching:
         self._past_run = past_run
 
     def action_change_run(self) -> None:
-        """Opens what the run was launched with as a form, to launch it with a change."""
+        """Opens the run's profile as a form, to launch it with a change."""
         self.with_launched(self._screen.deck.open_form)
 
     def action_change_arguments(self) -> None:

@@ -1,6 +1,6 @@
-"""A run, live: its ranks, what they print, its curves and events, and why it failed.
+"""A run, live: its ranks, their output, its curves and events, and why it failed.
 
-One worker folds what the supervisor sends into a `RunModel`; timers paint what changed in the visible panes, so a slow
+One worker folds the supervisor's messages into a `RunModel`; timers paint what changed in the visible panes, so a slow
 terminal delays nothing else. If the connection breaks, the worker attaches again for as long as the screen exists.
 """
 
@@ -134,7 +134,7 @@ class RunScreen(DeckScreen):
                 self.deck.show_error("This run can't be shown", error)
 
     def link_changed(self, problem: str) -> None:
-        """Shows what is wrong with the connection, or nothing. The first message of a run is painted at once."""
+        """Shows the problem with the connection, or nothing. The first message of a run is painted at once."""
         self.painter.show_banner(problem)
         if self.model.revision == 1:
             self.painter.paint()

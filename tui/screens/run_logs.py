@@ -1,4 +1,4 @@
-"""The log on the run screen: whose it is, which lines of it are shown, and what else can be done with it."""
+"""The log on the run screen: its rank, the lines shown, and the actions on it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RunLogs:
             self._screen.say("there is no earlier attempt" if step < 0 else "this is the newest attempt")
 
     def action_log_pager(self) -> None:
-        """Opens what the rank has written in the user's pager; the app waits for it."""
+        """Opens the rank's output in the user's pager; the app waits for the pager."""
         self._open_files(lambda files: pager_command(), "pager; set PAGER")
 
     def action_log_editor(self) -> None:
@@ -102,7 +102,7 @@ class RunLogs:
                 self._screen.say(said.text, error=True)
 
     def action_save_log(self) -> None:
-        """Asks for a file, and writes into it what is selected, or every line that the filter lets through."""
+        """Asks for a file, and writes the selection into it, or every line that the filter lets through."""
         selected, log = self._screen.get_selected_text(), self.view.shown.log
         if log is None:
             return

@@ -36,7 +36,7 @@ class RunPainter:
     """Paints the parts of a run. A screen that is covered by another one paints nothing.
 
     Args:
-        screen: what is painted.
+        screen: the screen to paint.
         link: the connection to the run.
         model: the run.
     """

@@ -18,7 +18,7 @@ class SearchLine(Input):
     """Where a search or a filter is typed; esc closes it.
 
     Args:
-        placeholder: says what is typed.
+        placeholder: describes the text to type.
         changed: called with every text that is typed.
         done: called with the text that enter confirms.
     """
@@ -43,7 +43,7 @@ class SearchLine(Input):
         self.screen.set_focus(self)
 
     def close(self) -> None:
-        """Hides the line and forgets what was typed."""
+        """Hides the line and forgets the typed text."""
         self.display = False
         self.value = ""
 
@@ -78,7 +78,7 @@ class RunRanks:
             self.shown.move_cursor(rank)
 
     def paint(self, now: float) -> None:
-        """Shows what is known of the ranks. `now`: seconds since the epoch."""
+        """Shows the data of the ranks. `now`: seconds since the epoch."""
         model, ranks = self._model, self.shown
         if model.run is None:
             return

@@ -79,7 +79,7 @@ def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[
     """One line as a terminal would leave it, and where its colours are.
 
     Args:
-        data: what a process wrote, up to its line feed. A carriage return starts the line again, as in progress bars.
+        data: a line of a process, up to its line feed. A carriage return starts the line again, as in progress bars.
         colour: False leaves the styles out.
 
     Returns:

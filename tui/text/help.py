@@ -41,7 +41,7 @@ NARROW_COLUMN = 14
 
 
 class _Row(NamedTuple):
-    """A key, sign or term, and what it means. `label`: another word that a search finds it by."""
+    """A key, sign or term, and its meaning. `label`: another word that a search finds it by."""
 
     left: str
     right: str

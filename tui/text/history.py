@@ -47,7 +47,7 @@ class _Column(NamedTuple):
 
 
 def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
-    """The columns that fit, but the last, which takes what is left."""
+    """The columns that fit, but the last, which takes the rest."""
     most = MAX_NAME if look.width >= WIDE else NARROW_NAME
     name = min(most, max((cell_len(plain_line(entry.summary.run)) for entry in entries), default=3))
     found = [

@@ -24,7 +24,7 @@ MAX_NAME = 22
 
 
 def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:
-    """One line for each profile: name, backend, where, what; or name and what is wrong with it."""
+    """One line for each profile: name, backend, where, what; or name and problem."""
     name = min(MAX_NAME, max((cell_len(plain_line(entry.name)) for entry in entries), default=0))
     where = max((cell_len(_where(entry.profile)) for entry in entries if entry.profile), default=0)
     lines = []

@@ -15,10 +15,10 @@ def search_words(
     """A search in words; empty: there is none.
 
     Args:
-        pattern: what is sought.
-        found: what was found so far.
+        pattern: the pattern to find.
+        found: the matches so far.
         wrapped: the match was found from the other end of the log.
-        error: why what the user typed is no regular expression.
+        error: why the user's text is no regular expression.
     """
     if error:
         return f"can't be sought: {error}"

@@ -1,4 +1,4 @@
-"""State by sign, word and colour, so that none of them is needed alone; and what else differs with `--ascii`."""
+"""State by sign, word and colour, so that none of them is needed alone; and other differences with `--ascii`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:
 
 
 def to_ascii(text: str) -> str:
-    """The app's own punctuation in ASCII; what ranks print is not changed."""
+    """The app's own punctuation in ASCII; the output of ranks is not changed."""
     return text.translate(_ASCII)
 
 

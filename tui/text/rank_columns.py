@@ -48,7 +48,7 @@ def sparks_of(rows: Sequence[RankRow], look: Look, now: int) -> Sparks:
 
 
 class Columns(NamedTuple):
-    """Widths in cells; 0 leaves a column out. The note takes what is left."""
+    """Widths in cells; 0 leaves a column out. The note takes the rest."""
 
     rank: int
     node: int
@@ -87,8 +87,8 @@ class Columns(NamedTuple):
             world_size: number of ranks.
             node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
             gpus: whether there are any whose use is known.
-            usage: whether it is known what the processes of ranks use.
-            hidden: columns that are left out whatever fits.
+            usage: whether the resource use of ranks is known.
+            hidden: columns that are left out even if they fit.
         """
 
         def with_widths(columns: Columns, **widths: int) -> Columns:

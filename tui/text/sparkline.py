@@ -18,10 +18,10 @@ def sparkline(
     """Draws the newest values, each in one cell.
 
     Args:
-        values: oldest first. None and what is not finite are marked instead of drawn.
+        values: oldest first. None and values that are not finite are marked instead of drawn.
         width: cells. A shorter series leaves its left empty.
         ascii: draws with ASCII characters.
-        scale: the values of the lowest and the highest block; None: the extremes of what is shown.
+        scale: the values of the lowest and the highest block; None: the extremes of the shown values.
 
     Returns:
         Exactly `width` characters of one cell each. A series that does not change is a line at half height.

@@ -74,7 +74,7 @@ class BenchPane(TextPane):
         self.show_results([])
 
     def show_results(self, results: list[Result]) -> None:
-        """Shows what has been measured so far."""
+        """Shows the results so far."""
         self._results = results
         self.show_text(lambda width: bench_table(results))
         self._arrange()

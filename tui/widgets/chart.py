@@ -1,6 +1,6 @@
 """Curves of a metric over steps or time.
 
-plotext draws them in a thread, at most twice a second and only for who can see them; what it drew is kept as finished lines.
+plotext draws them in a thread, at most twice a second and only for who can see them; its output is kept as finished lines.
 The plotext widget that Textual points to draws again on every repaint, a change of focus included.
 """
 
@@ -84,7 +84,7 @@ class Chart(Widget):
 
         Args:
             title: name of the metric, with its unit.
-            curves: the series and what they are called; they may grow meanwhile.
+            curves: the series and their names; they may grow meanwhile.
         """
         if title != self._title:
             self._title = title
@@ -152,7 +152,7 @@ class Chart(Widget):
         return latest[0] if latest else "no values yet"
 
     def on_show(self) -> None:
-        """Draws what has changed while the chart was hidden."""
+        """Draws the changes made while the chart was hidden."""
         self._draw_if_due()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

@@ -76,7 +76,7 @@ class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         return (nodes[self._row], CHECKS[self._column]) if nodes else None
 
     def show_grid(self, grid: Grid) -> None:
-        """Shows what is known now; the cursor stays where it is."""
+        """Shows the newest results; the cursor stays where it is."""
         self._grid = grid
         self._row = max(0, min(self._row, len(grid.nodes) - 1))
         self.virtual_size = Size(0, len(grid.nodes) + 1)

@@ -1,4 +1,4 @@
-"""A choice of one among a few, in one line: what could be chosen is seen without opening anything."""
+"""A choice of one among a few, in one line: all options are seen without opening anything."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Choice(Widget, can_focus=True):
 
     def __init__(self, options: Sequence[str], value: str, *, ascii: bool) -> None:
         """Args:
-        options: what can be chosen.
-        value: what is chosen; one that is no option is offered too, so that nothing changes unasked.
+        options: the options.
+        value: the choice; a value that is no option is offered too, so that nothing changes unasked.
         ascii: draws with ASCII characters.
         """
         super().__init__()

@@ -1,4 +1,4 @@
-"""A form, and one line of it: a label, what is typed or chosen, and below it what is wrong with it or may be."""
+"""A form, and one line of it: a label, the value typed or chosen, and below it the problems with the value."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class FormRow(Horizontal):
         self.post_message(self.Resized())
 
     def show_problem(self, text: str) -> None:
-        """Says what is wrong; empty: nothing is."""
+        """Shows a problem; empty: none."""
         self.set_class(bool(text), "-wrong")
         self._problem.update(text)
 
     def show_warning(self, text: str) -> None:
-        """Says what will not do what was meant, in lines; empty: nothing is known."""
+        """Shows warnings about values that may not do what was meant, one in each line; empty: none."""
         self.set_class(bool(text), "-warned")
         self._warning.update(text)
 

@@ -45,7 +45,7 @@ class HasKeyLabels(Protocol):
 
 
 class KeyBar(Widget):
-    """Keys and what they do. A click presses the key."""
+    """Keys and their actions. A click presses the key."""
 
     ALLOW_SELECT: ClassVar[bool] = False
 

@@ -19,7 +19,7 @@ class LogFollower:
 
     Args:
         told: called in other threads when `take` has something to do.
-        moved: called when the window has moved or the log has grown; True: what is in view is to be drawn anew.
+        moved: called when the window has moved or the log has grown; True: the view must be drawn anew.
         styles: makes the styles of the theme.
         ascii: draws with ASCII characters only.
     """
@@ -95,7 +95,7 @@ class LogFollower:
             self._want_older()
 
     def to_first(self) -> None:
-        """To the beginning, of the files and not only of what is held."""
+        """To the beginning of the files, not only of the lines in memory."""
         self.follows = False
         if self.log is not None and (self.log.has_older or not self.log.lines):
             self._reader.wanted = "start"
@@ -113,7 +113,7 @@ class LogFollower:
     # --- what arrives ------------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Takes in what the reader has read and what the search has found."""
+        """Takes in the reader's lines and the results of the search."""
         if (taken := self._reader.take()) is not None:
             self._take(*taken)
         if (match := self.finder.take()) is not None:

@@ -41,7 +41,7 @@ LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
 
 
 class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
-    """Shows a log. Its border says what is shown, what is sought, and whether the end is followed."""
+    """Shows a log. Its border shows the title, the search, and whether the view follows the end."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-view--{part}" for part in PARTS}
@@ -145,7 +145,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Changed())
 
     def _say(self) -> None:
-        """Says in the border what is shown, what is sought, and whether the end is followed."""
+        """Writes the title, the search, and whether the view follows the end into the border."""
         title = ", ".join(filter(None, (self._title, plain_line(self._filter.words))))
         self.border_title = fitted_title(self, title or "Log", ascii=self._ascii)
         finder = self.finder
@@ -240,7 +240,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._travel(max((0, 0), position))
 
     def action_first(self) -> None:
-        """To the beginning, of the files and not only of what is held."""
+        """To the beginning of the files, not only of the lines in memory."""
         self.shown.to_first()
         self._announce()
 

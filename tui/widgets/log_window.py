@@ -64,7 +64,7 @@ class LogWindow:
         return top, max(0, skip)
 
     def show_line(self, index: int) -> None:
-        """Moves to a line if it is not in view, and sideways to what is sought in it."""
+        """Moves to a line if it is not in view, and sideways to the match in it."""
         if not self.top <= index < self.bottom:
             self.top, self.skip = index, 0
             self.top, self.skip = max((0, 0), self.moved(-(self.height // 2)))

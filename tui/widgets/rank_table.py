@@ -97,7 +97,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self._sparks = sparks_of(every[first : first + MOST_SCALED], look, int(self._now))
 
     class LookChanged(Message):
-        """The user wants another look. `fields`: of `Look`."""
+        """The user wants another look. `fields`: fields of `Look`."""
 
         def __init__(self, **fields: object) -> None:
             super().__init__()
@@ -116,7 +116,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._change(hidden=tuple(one for one in get_args(HidableColumn) if (one in hidden) != (one == name)))
 
     def action_window(self) -> None:
-        """The small curves show the whole run, or what is newer."""
+        """The small curves show the whole run, or its newest part."""
         words = [words for words, _ in WINDOWS]
         self._change(curves=words[(words.index(self._look.curves) + 1) % len(words)])
 
@@ -147,7 +147,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._say()
 
     def _say(self) -> None:
-        """Says in the border what is shown, and in which order."""
+        """Writes the shown data and its order into the border."""
         words = [self._ranks.order.words] if self._ranks.order.words else []
         if self._ranks.query:
             words = [f"{len(self._rows)} of {len(self._ranks.every)} match {self._ranks.query!r}", *words]

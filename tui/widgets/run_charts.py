@@ -141,14 +141,14 @@ class RunCharts(Container, can_focus=True):
         self._change(smoothing=SMOOTHINGS[(SMOOTHINGS.index(self._look.smoothing) + 1) % len(SMOOTHINGS)])
 
     def action_zoom(self, direction: int) -> None:
-        """Draws half of what is drawn, at its newest end, or twice as much; 0: the whole run."""
+        """Draws half of the time that is drawn, at its newest end, or twice as much; 0: the whole run."""
         part = self._look.end - self._look.begin
         part = max(LEAST_PART, part * ZOOM) if direction > 0 else min(1.0, part / ZOOM) if direction else 1.0
         end = max(part, self._look.end) if direction else 1.0
         self._change(begin=end - part, end=end)
 
     def action_pan(self, direction: int) -> None:
-        """Moves by half of what is drawn."""
+        """Moves by half of the time that is drawn."""
         part = self._look.end - self._look.begin
         begin = min(1.0 - part, max(0.0, self._look.begin + direction * part / 2))
         self._change(begin=begin, end=begin + part)

@@ -65,7 +65,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> dict[str, bool]:
-        """The words of a bool, and what they mean; of others none."""
+        """The words of a bool, and their values; empty for other types."""
         if self.type != "bool":
             return {}
         off = f"--no-{self.name}" if self.off is None else self.off
@@ -92,7 +92,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def described(self) -> str:
-        """Its help, what it takes, and its default and presets, in words."""
+        """Its help, its values, its default and its presets, in words."""
         facts = [self.takes, self.unit]
         if self.default != "":
             facts.append(f"default {_value_word(self.default)}")
@@ -166,7 +166,7 @@ def _value_word(value: Value) -> str:
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A built-in training script.
 
-    `summary`: one line. `lesson`: what it teaches. `refused`: why it can't run, by backend. `ranks`: the fewest and the most; None: no
+    `summary`: one line. `lesson`: its explanation. `refused`: why it can't run, by backend. `ranks`: the fewest and the most; None: no
     limit.
     """
 

@@ -232,7 +232,7 @@ def _parameters(node: ast.FunctionDef) -> Iterator[_Declared]:
 
 
 def _unannotated(node: ast.Subscript) -> tuple[ast.expr, dict[Any, ast.expr]]:
-    """The type in `Annotated[type, …]`, and what is said about it."""
+    """The type in `Annotated[type, …]`, and the text about it."""
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     said = [keywords(part) for part in parts[1:] if isinstance(part, ast.Call)]
     return parts[0], {key: value for one in said for key, value in one.items() if key == "help"}

@@ -399,7 +399,7 @@ def _reported(chain: Sequence[Traceback], text: str) -> tuple[tuple[Traceback, .
 
 
 def _with(end: Explanation, known: Found, *, detail: str) -> Explanation:
-    """An explanation with what is known of its cause."""
+    """An explanation with the facts about its known cause."""
     return replace(
         end,
         detail=_one_line(known.detail or detail),

@@ -197,7 +197,7 @@ def _last_progress(lines: list[str], raised: int) -> int:
 
 
 def _is_end(lines: list[str], last: Traceback, progress: int, *, by_itself: bool) -> bool:
-    """Whether an exception ended the process, by what follows it."""
+    """Whether an exception ended the process, by the text after it."""
     after = [line for line in lines[last.raised_at + 1 :] if line.strip() and not line.startswith((" ", "\t"))]
     if progress > last.raised_at:
         words = _words(lines, progress + 1, "")

@@ -1,4 +1,4 @@
-"""Reads what a rank records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout.
+"""Reads a rank's records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout.
 
 Ranks of an active run send their records; after a timeout of nccl, torch writes them to files.
 """

@@ -18,7 +18,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
 _MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
-"""Commands that change nothing for what follows them."""
+"""Commands that change nothing for the words after them."""
 _ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "pixi", "conda", "mamba", "micromamba")
 """Programs whose command `run` starts another program in an environment."""
 _NAMES_ENVIRONMENT = ("-p", "--python", "--prefix", "-n", "--name", "-e", "--environment")

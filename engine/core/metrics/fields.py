@@ -198,7 +198,7 @@ RATE_KEYS = {
     **dict.fromkeys(_SAMPLES.split(), "samples/s"),
     **dict.fromkeys(_TOKENS.split(), "tokens/s"),
 }
-"""Keys of rates, by what is counted."""
+"""Keys of rates, by the counted unit."""
 
 SECONDS = dict.fromkeys("s sec secs second seconds".split(), 1.0) | {"ms": 1e-3, "msec": 1e-3, "us": 1e-6, "µs": 1e-6}
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}

@@ -21,7 +21,7 @@ MIN_LINES = 16
 """Lines of one format, below which all are kept."""
 
 STEP, EPOCH = "step", "epoch"
-"""The names of what a line counts, among its metrics."""
+"""The names of the counts of a line, among its metrics."""
 
 _IN_NUMBERS = b"0123456789.+-"
 """Characters of numbers."""

@@ -17,7 +17,7 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     """Bytes in physical memory, in whole mebibytes."""
     read: int | None
-    """Bytes a second that it has read, from files, pipes and whatever else, to two digits."""
+    """Bytes a second that it has read, from files, pipes and everything else, to two digits."""
     written: int | None
     """The same for writing."""
 

@@ -310,7 +310,7 @@ def _aside_words(line: Line) -> str:
 def _take_values(
     rank: int, progress: RankProgress, at: float, line: Line, most_keys: int, *, is_training: bool
 ) -> list[Point]:
-    """Adds the metrics of a line. Of what is counted beside training, only rates are left out."""
+    """Adds the metrics of a line. For counts beside training, only rates are left out."""
     points: list[Point] = []
     step = progress.step if line.step is not None or progress.owner else None
     rate = ""

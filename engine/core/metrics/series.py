@@ -19,7 +19,7 @@ CAPACITY = 256
 """Buckets of one series: twice the columns of a wide chart, so that merging is not visible."""
 
 RESOURCE_CAPACITY = 64
-"""The same for what ranks use of their nodes: it comes every few seconds in every run."""
+"""The same for resources that ranks use: they come every few seconds in every run."""
 
 RECENT = 64
 """Newest points that are kept individually: the width of the widest sparkline."""

@@ -56,7 +56,7 @@ def launched_settings(profile: Profile, plan: LaunchPlan) -> Settings:
 
     Args:
         profile: as it was launched.
-        plan: what was made of it.
+        plan: made from the profile.
     """
     found = {**settings_of(profile), "launch.workdir": plan.workdir}
     if "recipe.script" in found:

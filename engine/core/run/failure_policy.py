@@ -33,7 +33,7 @@ def on_failure(state: st.RunState, at: float) -> Step:
 
 
 def with_cause(state: st.RunState, phase: st.Stopping) -> st.Stopping:
-    """Corrects the reason of what follows, where a rank that failed by itself first was seen to end after the ranks that lost it."""
+    """Corrects the reason of the next step, where a rank that failed by itself first was seen to end after the ranks that lost it."""
     cause = root_cause(state)
     if not phase.cause or cause is None or (words := cause_words(*cause)) == phase.cause:
         return phase

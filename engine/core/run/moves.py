@@ -184,7 +184,7 @@ def stop(
 
 
 def clear(state: st.RunState, then: st.Outcome | st.Restart, at: float) -> Step:
-    """Ends what the ranks of the attempt left on the nodes; `then` follows."""
+    """Ends processes that the ranks of the attempt left on the nodes; `then` follows."""
     clears = tuple(act.ClearNode(node=node.name, attempt=state.attempt) for node in up_nodes(state)) + reach_soon(state)
     return when_cleared(replace(state, phase=st.Clearing(then=then)), clears, at)
 

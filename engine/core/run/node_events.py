@@ -48,7 +48,7 @@ def supervisor_started(state: st.RunState, event: ev.SupervisorStarted) -> Step:
 
 
 def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
-    """Updates the state with what the agent knows, and sends what the phase still needs."""
+    """Updates the state from the agent's report, and sends the requests that the phase still needs."""
     match state.phase:
         case st.Ended():
             return state, (act.CloseNode(node=event.node),)
@@ -129,7 +129,7 @@ def _learn(state: st.RunState, event: RankEvent) -> Step:
 
 
 def _resume(state: st.RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
-    """Sends a connected node what the phase needs from it. Ranks in `asked` were requested already."""
+    """Sends a connected node the requests of the phase. Ranks in `asked` were requested already."""
     name = event.node
     node = state.node(name)
     match state.phase:
@@ -170,7 +170,7 @@ def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
 
 
 def shown_event(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | ev.ScriptImported) -> Step:
-    """Notes what is only shown: a warning about a node, or what its template or rank 0 has imported."""
+    """Notes facts that are only shown: a warning about a node, or the imports of its template or of rank 0."""
     match state.phase:
         case st.Ended():
             return ignore(state, "the run has ended")

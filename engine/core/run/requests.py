@@ -1,4 +1,4 @@
-"""Handlers of what users ask for: stop, restart, kill."""
+"""Handlers of users' requests: stop, restart, kill."""
 
 from __future__ import annotations
 

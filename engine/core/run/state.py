@@ -1,4 +1,4 @@
-"""The state of a run, and what is derived from it. Only `machine.step` changes it."""
+"""The state of a run, and values derived from it. Only `machine.step` changes it."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):
-    """`note.json`: what the user has written about a run. `starred`: it is kept when old runs are removed."""
+    """`note.json`: the user's note about a run. `starred`: it is kept when old runs are removed."""
 
     text: str = ""
     starred: bool = False

@@ -204,7 +204,7 @@ class NoRoom(Report, frozen=True, kw_only=True, tag="no_room"):
 
 
 class RequestFailed(Report, frozen=True, kw_only=True, tag="trouble"):
-    """The agent could not do what was asked."""
+    """The agent could not carry out a request."""
 
     request: str
     reason: str

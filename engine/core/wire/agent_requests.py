@@ -215,7 +215,7 @@ class Stop(Request, frozen=True, kw_only=True, tag="stop"):
 
 
 class Clear(Request, frozen=True, kw_only=True, tag="clear"):
-    """End whatever an attempt has left on the node. Answered by AttemptCleared."""
+    """End all that an attempt has left on the node. Answered by AttemptCleared."""
 
     attempt: int
     at_once: bool = False

@@ -88,7 +88,7 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     """The answer to a request. `done`: False if it was ignored; `text` has the reason.
 
     `ending`: the request came after the run's last event; the next supervisor may accept it. `early`: the rank is about to start;
-    the same request may be accepted then. `refused`: what is asked for does not happen; else it happens already.
+    the same request may be accepted then. `refused`: the request is not carried out; else it is already under way.
     """
 
     text: str

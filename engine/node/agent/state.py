@@ -107,7 +107,7 @@ class NodeState:
         return self.mpirun is not None and lives(self.mpirun["pid"], self.mpirun["start"])
 
     def save(self) -> None:
-        """Writes what a successor needs. The loop does so before it sends messages."""
+        """Writes the state that a successor needs. The loop does so before it sends messages."""
         if not self.dirty:
             return
         ranks = [

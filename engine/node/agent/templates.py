@@ -155,7 +155,7 @@ class Templates:
         self._state, self._selector, self.send, self._on_ended = state, selector, send, on_ended
         self._template: Template | None = None
         self._unfit: list[Template] = []
-        """Templates that could not fork: what they would serve is started cold."""
+        """Templates that could not fork: their ranks are started cold."""
         self._deaths: list[float] = []
         """When templates died, of late."""
 
@@ -194,7 +194,7 @@ class Templates:
         self.send(type="imports", modules=template.imports, left_out=template.left_out, earlier=template.is_used_warm)
 
     def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
-        """The template that can fork what a message asks for; it is started if need be. None where there can be none."""
+        """The template for a message's process; it is started if need be. None where there can be none."""
         python, preload = message["argv"][0], message.get("preload", [])
         current = self._template
         if current is not None and current.serves(python, environment, preload) and not self._is_outdated(current):
@@ -261,7 +261,7 @@ class Templates:
         template.go_on()
 
     def _lose(self, template: Template, *, is_unfit: bool = False) -> None:
-        """The template died or can't fork. Its ranks go on as children of this process; what it had still to do is done without it."""
+        """The template died or can't fork. Its ranks go on as children of this process; its open jobs are done without it."""
         unfinished = ([template.current] if template.current else []) + template.jobs
         self.end()
         if template.current:

@@ -71,7 +71,7 @@ def _status(pid: int) -> tuple[int, float, int] | None:
 
 
 def _transfers(pid: int) -> tuple[int | None, int | None]:
-    """Bytes that a process has read and written, whatever served them: disk, cache, network file system; None: unknown."""
+    """Bytes that a process has read and written, from disk, cache or network file system; None: unknown."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             values = dict(line.split(b": ") for line in file.read().splitlines())

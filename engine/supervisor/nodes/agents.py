@@ -55,7 +55,7 @@ SQUEUE_PAUSE = 1.0
 class Remote(NamedTuple):
     """Paths on another machine.
 
-    `folder`: of its agent. `shared`: whether it sees the run's folder. `state`: for files that outlive a run, if not.
+    `folder`: its agent's. `shared`: whether it sees the run's folder. `state`: for files that outlive a run, if not.
     """
 
     folder: str

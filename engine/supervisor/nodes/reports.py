@@ -38,7 +38,7 @@ from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
 REPORT_TIME = 0.5
-"""Seconds in which what ranks have reported arrives, also from other nodes."""
+"""Seconds in which the reports of ranks arrive, also from other nodes."""
 
 
 RankEnd = reports.EndReported | reports.RankListed
@@ -46,7 +46,7 @@ RankEnd = reports.EndReported | reports.RankListed
 
 
 class Reports:
-    """Handles what the agents of a run send."""
+    """Handles the reports of a run's agents."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ class Reports:
         self._run.handle(ended)
 
     def _with_details(self, ended: ev.RankEnded, end: RankEnd) -> ev.RankEnded:
-        """Adds to the end of a rank of this attempt what it reported before, and why it has failed."""
+        """Adds to the end of a rank its earlier reports, and the reason of its failure."""
         rank, numbers = end.rank, end.numbers.encode(errors="replace")
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:

@@ -1,1 +1,1 @@
-"""Reads what ranks write, as their files grow."""
+"""Reads the output of ranks, as their files grow."""

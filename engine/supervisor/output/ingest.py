@@ -204,7 +204,7 @@ class Ingest:
             self._order.note(rank, stream, size, time.time())
 
     def take_data(self, rank: int, stream: int, offset: int, data: bytes) -> bool:
-        """Stores what a rank of another machine wrote.
+        """Stores the output of a rank on another machine.
 
         Args:
             rank: its number.
@@ -312,7 +312,7 @@ class Ingest:
 
         Args:
             rank: the rank.
-            found: what is new in it.
+            found: its new values.
             offset: how far it is read with them.
             progress: Progress of the rank in the attempt that has written the file; None: in this one.
         """
@@ -323,7 +323,7 @@ class Ingest:
         self._add(rank, take_scalars(rank, progress, found, names, time.time(), self._most_keys, is_echo=is_echo))
 
     def take_resources(self, rank: int, values: Mapping[str, int | None]) -> None:
-        """Takes what a rank uses now of its node, unless there are too many ranks for such curves."""
+        """Takes the resources that a rank uses now, unless there are too many ranks for such curves."""
         if len(self.progress) <= MOST_RANKS:
             now = time.time()
             self._changed_since_save = True

@@ -33,7 +33,7 @@ class LastOutput:
         self.told_errors.clear()
 
     def tail(self, rank: int, stream: Stream) -> bytes:
-        """The last bytes of what a rank of this attempt wrote."""
+        """The last bytes of the output of a rank of this attempt."""
         return read_tail(self._paths.log(self.attempt, rank, stream))
 
     def errors(self, rank: int) -> bytes:

@@ -26,7 +26,7 @@ SEARCH_TIME = 5.0
 """Longest time, in seconds, that a search takes beside the work of the supervisor."""
 
 END_TIME = 0.5
-"""The same at the end of a run, which waits for it. And the longest time for what is not read yet at the end of an attempt."""
+"""The same at the end of a run, which waits for it. Also the longest time for unread data at the end of an attempt."""
 
 LOOK_PAUSE = 0.01
 """Seconds between two looks whether a thread has ended."""
@@ -86,7 +86,7 @@ class EventWatch:
 
     Args:
         run: whose ranks write them.
-        ingest: takes what they say.
+        ingest: takes their values.
     """
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
@@ -125,7 +125,7 @@ class AttemptFiles:
         self._pause = self._due = FIRST_PAUSE
 
     def look(self) -> None:
-        """Takes what was read since the last look, reads on in files that are known, and begins a search from time to time."""
+        """Takes the values read since the last look, reads on in files that are known, and begins a search from time to time."""
         for rank, phase in enumerate(self._run.state.ranks):
             if isinstance(phase, Alive):
                 self._ranks[phase.pid] = rank
@@ -174,7 +174,7 @@ class AttemptFiles:
                 self._read()
 
     async def _has_read(self, until: float) -> bool:
-        """Waits for what is being read. `until`: on the monotonic clock; then False."""
+        """Waits for the current read. `until`: on the monotonic clock; then False."""
         return self._reading is None or await self._reading.wait(until)
 
     def _read(self) -> None:
@@ -183,7 +183,7 @@ class AttemptFiles:
         self._reading = _Work(lambda: [_Slice(path, offset) for path, offset in places]) if places else None
 
     def _take_read(self) -> bool:
-        """Takes what was read. Returns whether there was anything. A file that can't be read is not read again."""
+        """Takes the values that were read. Returns whether there were any. A file that can't be read is not read again."""
         read = self._reading.found or [] if self._reading is not None else []
         self._reading = None
         is_more = False

@@ -1,4 +1,4 @@
-"""Jobs of batch systems: what is submitted, and what is told of a job in a queue."""
+"""Jobs of batch systems: the job to submit, and the state of a job in a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOW_ENDED: dict[Scheduler, str] = {"slurm": "sacct -j", "pbs": "qstat -xf"}
 """Commands that show a job that has ended; its number follows."""
 
 SCRIPT, LOG = "job.sh", "job.log"
-"""Files in the run's folder: the batch script, and what it prints."""
+"""Files in the run's folder: the batch script, and its output."""
 
 TASK_LOG = "job.out"
 """The file in which PBS puts the output of tasks when the job has ended."""
