@@ -50,15 +50,6 @@ def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool
     return True if is_child and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
 
 
-def _report_imports() -> None:
-    """Rank 0 tells which installed modules the script uses."""
-    if os.environ.get("RANK") == "0" and os.getsid(0) == os.getpid():
-        try:
-            log(**{"rankdeck.uses": report_imports()})
-        except Exception as error:  # noqa: BLE001 - modules may be any objects
-            sys.stderr.write(f"rankdeck: can't tell what the script imports: {type(error).__name__}: {error}\n")
-
-
 def _wrap_joining() -> None:
     """Makes `init_process_group` report when it begins and returns, so that rankdeck can name missing ranks if a launch hangs. It also
     starts to answer questions about collectives.
@@ -72,7 +63,11 @@ def _wrap_joining() -> None:
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **named: Any) -> Any:
         log(joining=True, orphan=_waits_for_nobody(arguments, named))
-        _report_imports()
+        if os.environ.get("RANK") == "0" and os.getsid(0) == os.getpid():
+            try:
+                log(**{"rankdeck.uses": report_imports()})
+            except Exception as error:  # noqa: BLE001 - modules may be any objects
+                sys.stderr.write(f"rankdeck: can't tell what the script imports: {type(error).__name__}: {error}\n")
         listen()
         result = original(*arguments, **named)
         log(joined=True)

@@ -181,7 +181,10 @@ class ProcessGroup(GroupBase):
         def action(votes: Votes) -> None:
             given = source.clone() if overlaps(target.host, source) else source
             if votes.smallest:
-                _check_equal(votes)
+                if votes.largest != votes.smallest:
+                    raise SharedError(
+                        f"a rank sends {votes.smallest - 1} elements to each rank, and another one {votes.largest - 1}"
+                    )
                 self._collectives.all_to_all(target.host, given)
             else:
                 self._check_sizes(incoming, outgoing)
@@ -312,14 +315,6 @@ class ProcessGroup(GroupBase):
 
 
 _LARGEST = dist.ReduceOp(dist.ReduceOp.MAX)
-
-
-def _check_equal(votes: Votes) -> None:
-    """Raises SharedError on all ranks if their equal parts have different sizes."""
-    if votes.largest != votes.smallest:
-        raise SharedError(
-            f"a rank sends {votes.smallest - 1} elements to each rank, and another one {votes.largest - 1}"
-        )
 
 
 def _nothing(votes: Votes) -> None:

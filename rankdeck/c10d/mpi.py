@@ -35,7 +35,7 @@ def register() -> None:
     """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_DEVICES)
-    built_in = dist.is_mpi_available() and not _is_ours()
+    built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator
     if (built_in and os.environ.get("RANKDECK_MPI") != "mpi4py") or "MPI" in dist.Backend._plugins:
         return
     if hasattr(dist.Backend, "_ensure_backend_registered"):
@@ -44,10 +44,6 @@ def register() -> None:
     # Up to torch 2.13, torch checks for "mpi" before it looks for plugins, and creates the group by this class.
     c10d.ProcessGroupMPI = _Creator  # type: ignore[assignment,misc]
     c10d._MPI_AVAILABLE = True
-
-
-def _is_ours() -> bool:
-    return getattr(c10d, "ProcessGroupMPI", None) is _Creator
 
 
 class _Creator:

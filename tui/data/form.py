@@ -194,7 +194,7 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     args = written(told, declared, more)  # may have another order
     if (
         base is not None
-        and _is_same_program(base, recipe)
+        and all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
         and taken_apart(base.recipe.args, declared)
         == (
             {name: value for name, value in told.items() if value},
@@ -220,10 +220,6 @@ def _env(key: str, text: str) -> dict[str, str]:
 def _check(argument: Argument, value: str) -> None:
     if problem := argument.problem(with_place(value, _FIRST_PLACE, 1)):
         raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", problem)
-
-
-def _is_same_program(base: Profile, recipe: dict[str, Any]) -> bool:
-    return all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
 
 
 STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "recipe.module": "module"}

@@ -78,7 +78,9 @@ class _Searched(Sequence[int]):
     def search(self, pattern: Pattern, *, back: bool) -> None:
         """Searches the block before or after the searched part."""
         if back:
-            self._search_back(pattern)
+            data, begin = self._before_low()
+            self._before.extend(reversed([begin + found for found in self._matches(pattern, data)]))
+            self.low = begin
         else:
             self._search_on(pattern)
 
@@ -89,11 +91,6 @@ class _Searched(Sequence[int]):
         keeps = self._filter.reader()
         ends = ((begin, data.find(b"\n", begin)) for begin in pattern.lines(data))
         return (begin for begin, end in ends if keeps(0, data[begin : end if end >= 0 else len(data)]))
-
-    def _search_back(self, pattern: Pattern) -> None:
-        data, begin = self._before_low()
-        self._before.extend(reversed([begin + found for found in self._matches(pattern, data)]))
-        self.low = begin
 
     def _before_low(self) -> tuple[bytes, int]:
         """Whole lines before the searched part, without the last line feed, and their offset."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.core.metrics.series import Point, Series, SeriesSet
+from engine.core.metrics.series import Series, SeriesSet
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
 
@@ -89,7 +89,12 @@ class RunModel:
                 for view in message.ranks:
                     self._set_rank(view)
                 for point in message.points:
-                    self._add_point(point)
+                    self.points += 1
+                    self.series.append(point)
+                    if point.key in (LOSS, THROUGHPUT):
+                        self._stale.add(point.rank)
+                    if point.step is not None:
+                        self._note_step(point.at, point.step)
                 self._add_events(message.events)
 
     def _begin(self, snapshot: Snapshot) -> None:
@@ -113,21 +118,13 @@ class RunModel:
         if self.run is not None and (run.attempt, run.generation) != (self.run.attempt, self.run.generation):
             self._pace.clear()
         self.run = run
-        if self._imports != (imports := _imports_torch(run)):
+        if self._imports != (imports := (run.alive == 0 and run.activity in ("opening_store", "starting_ranks"))):
             self._imports = imports
             self._stale.update(self._ranks)
 
     def _set_rank(self, view: RankView) -> None:
         self._ranks[view.rank] = view
         self._stale.add(view.rank)
-
-    def _add_point(self, point: Point) -> None:
-        self.points += 1
-        self.series.append(point)
-        if point.key in (LOSS, THROUGHPUT):
-            self._stale.add(point.rank)
-        if point.step is not None:
-            self._note_step(point.at, point.step)
 
     def _note_step(self, at: float, step: int) -> None:
         """Remembers when the first rank reached a step; the other ranks' reports of it are ignored."""
@@ -234,11 +231,6 @@ class RunModel:
             return False
         at, _, value = series.recent[-1]
         return at >= self.run.attempt_since and not math.isfinite(value)
-
-
-def _imports_torch(run: RunView) -> bool:
-    """Whether the run waits for the import of torch: it comes before the store and before the first rank."""
-    return run.alive == 0 and run.activity in ("opening_store", "starting_ranks")
 
 
 def _away(run: RunView, now: float) -> dict[str, float]:

@@ -118,14 +118,17 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
 
 
 def _value(view: RankView, measure: Measure) -> float | None:
-    values = {"throughput": view.throughput, "loss": view.loss, "step lag": view.step, "memory": _fullness(view)}
+    gpu = view.gpu
+    values = {
+        "throughput": view.throughput,
+        "loss": view.loss,
+        "step lag": view.step,
+        "memory": (
+            min(1.0, gpu.memory / gpu.memory_total) if gpu and gpu.memory is not None and gpu.memory_total else None
+        ),
+    }
     value = values[measure]
     try:
         return None if value is None else float(value)
     except OverflowError:
         return math.inf
-
-
-def _fullness(view: RankView) -> float | None:
-    gpu = view.gpu
-    return min(1.0, gpu.memory / gpu.memory_total) if gpu and gpu.memory is not None and gpu.memory_total else None

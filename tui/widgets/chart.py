@@ -148,7 +148,11 @@ class Chart(Widget):
 
     def _words(self) -> str:
         """Stands in for a picture."""
-        latest = [text for name, series in self._series[:1] if (text := _latest(name, series))]
+        latest = [
+            text
+            for name, series in self._series[:1]
+            if (text := (f"{plain_line(name)} {number(series.last, AXIS).strip()}" if series.last is not None else ""))
+        ]
         return latest[0] if latest else "no values yet"
 
     def on_show(self) -> None:
@@ -225,7 +229,3 @@ def _state(name: str, series: Series) -> tuple[object, ...]:
     """A value that changes whenever a point is added."""
     last = series.buckets[-1] if series.buckets else None
     return name, id(series), len(series.buckets), last and (last.end, last.count)
-
-
-def _latest(name: str, series: Series) -> str:
-    return f"{plain_line(name)} {number(series.last, AXIS).strip()}" if series.last is not None else ""

@@ -124,19 +124,16 @@ class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         row = self.scroll_offset.y + y - 1
         columns = self._columns()
         if y == 0:
-            segments = self._heading(columns)
+            style = self.get_component_rich_style("check-grid--header", partial=True)
+            text = " " * CURSOR + cell_fit("node", columns.node)
+            for check, width in zip(CHECKS, columns.checks, strict=True):
+                text += f" {check[: width - 1]:<{width - 1}}"
+            segments = [Segment(text, self.rich_style + style)]
         elif row < len(self._grid.nodes):
             segments = self._node(row, columns)
         else:
             return Strip.blank(line_width(self), self.rich_style)
         return Strip(segments).adjust_cell_length(line_width(self), self.rich_style)
-
-    def _heading(self, columns: Columns) -> list[Segment]:
-        style = self.get_component_rich_style("check-grid--header", partial=True)
-        text = " " * CURSOR + cell_fit("node", columns.node)
-        for check, width in zip(CHECKS, columns.checks, strict=True):
-            text += f" {check[: width - 1]:<{width - 1}}"
-        return [Segment(text, self.rich_style + style)]
 
     def _node(self, row: int, columns: Columns) -> list[Segment]:
         node = self._grid.nodes[row]

@@ -65,7 +65,11 @@ class RankStrips:
         """A row of `width` cells."""
         strip = self._strips.get(cells)
         if strip is None or strip.cell_length != width:
-            row = self._row_style(cells)
+            style = self.style(f"ranks--{cells.word}") if cells.word in _WHOLE_ROW else self._style_of("")
+            if cells.cursor:
+                cursor = self.style("rank-table--cursor")
+                style += Style(bgcolor=cursor.bgcolor, bold=cursor.bold or None, reverse=cursor.reverse or None)
+            row = style
             plain = cells.word in _WHOLE_ROW
             drawn = Strip(
                 Segment(text, row if plain or not part or part == "running" else row + self._ink(part))
@@ -95,13 +99,6 @@ class RankStrips:
         style = self._styles.get(name)
         if style is None:
             style = self._styles[name] = self._style_of(name)
-        return style
-
-    def _row_style(self, cells: Cells) -> Style:
-        style = self.style(f"ranks--{cells.word}") if cells.word in _WHOLE_ROW else self._style_of("")
-        if cells.cursor:
-            cursor = self.style("rank-table--cursor")
-            style += Style(bgcolor=cursor.bgcolor, bold=cursor.bold or None, reverse=cursor.reverse or None)
         return style
 
     def _ink(self, part: str) -> Style:

@@ -84,17 +84,13 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             now: seconds since the epoch, for ages.
         """
         self._ranks.every, self._now = rows, now
-        self._scale()
-        self._show(self._ranks.in_order(self._now))
-
-    def _scale(self) -> None:
-        """One scale for all ranks, so that they can be compared. It may change once a second."""
         every, look = self._ranks.every, self._look
         state = (look, len(every), int(self._now))
         if state != self._sparks_for:
             self._sparks_for = state
             first = self.scroll_offset.y if len(every) > MOST_SCALED else 0
             self._sparks = sparks_of(every[first : first + MOST_SCALED], look, int(self._now))
+        self._show(self._ranks.in_order(self._now))
 
     class LookChanged(Message):
         """The user wants another look. `fields`: fields of `Look`."""
@@ -243,7 +239,11 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         """Moves the cursor to the row; a click on the row that has it selects the rank, one on a heading sorts by it."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == 0:
-            self._click_heading(offset.x)
+            column = self._fit.column_at(offset.x)
+            if column == self._ranks.order.column:
+                self.action_reverse()
+            elif column is not None:
+                self.sort(Order(column))
             return
         index = self.scroll_offset.y + offset.y - 1 if offset is not None and offset.y > 0 else len(self._rows)
         if index >= len(self._rows):
@@ -251,13 +251,6 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         if index == self._cursor:
             self.post_message(CursorChosen())
         self._go(index)
-
-    def _click_heading(self, x: int) -> None:
-        column = self._fit.column_at(x)
-        if column == self._ranks.order.column:
-            self.action_reverse()
-        elif column is not None:
-            self.sort(Order(column))
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 

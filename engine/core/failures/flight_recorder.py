@@ -135,15 +135,13 @@ def read_trace(value: object) -> RankRecord:
     trace = msgspec.convert(value, _Trace)
     if sum(len(name) + len(config.ranks) for name, config in trace.pg_config.items()) > MAX_LISTED:
         raise ValueError("it lists too many groups and ranks")
-    ranks = {name: _listed(config.ranks) for name, config in trace.pg_config.items()}
+    ranks = {
+        name: tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", config.ranks))
+        for name, config in trace.pg_config.items()
+    }
     entries = msgspec.convert(trace.entries[-MAX_ENTRIES:], list[_Entry])
     is_evicted = bool(entries) and entries[0].record_id > 0
     return RankRecord(groups=_groups(entries, ranks), is_evicted=is_evicted, now=0)
-
-
-def _listed(ranks: str) -> tuple[range, ...]:
-    """The ranks in `[0, 1, 5]`; torch may write `[]` for all ranks."""
-    return tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", ranks))
 
 
 def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[Key, Group]:

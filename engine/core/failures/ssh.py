@@ -168,7 +168,7 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
             fact=f"the command that connects to it was killed by {status_words(status)}",
             hint="check what kills processes on this machine",
         )
-    if status is not None and _EXIT_OF_SHELL < status < EXIT_LAUNCHER and _is_signal(status - _EXIT_OF_SHELL):
+    if status is not None and _EXIT_OF_SHELL < status < EXIT_LAUNCHER and 0 < (status - _EXIT_OF_SHELL) < 65:
         return Trouble(
             fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}",
             hint="check the memory of the node",
@@ -183,10 +183,6 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     return Trouble(
         fact=_cut(f"{fact}: {last}" if is_said else fact), hint=_cut(hint.format(**words)), retry=status == EXIT_CUT_OFF
     )
-
-
-def _is_signal(number: int) -> bool:
-    return 0 < number < 65
 
 
 def _lines(said: str | bytes) -> list[str]:

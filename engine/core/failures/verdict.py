@@ -189,7 +189,11 @@ def _explain(one: Witness) -> Explanation:
     if one.status is not None or is_lost or said.traceback:
         return said
     if said.cause.startswith("S"):
-        return _of_ssh(said, plain(one.output))
+        text = plain(one.output)
+        found = find(text, letters="S")
+        node = (found.words.get("host") if found else "") or "NODE"
+        trouble = ssh.explain(node, status=ssh.EXIT_LAUNCHER, said=text, python="python3", setup=False)
+        return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, hint=trouble.hint)
     if said.cause in ("exception", "exit"):
         if said.cause == "exit":
             where = f"{one.source}: " if one.source else f"rank {one.rank}: " if one.rank is not None else ""
@@ -209,14 +213,6 @@ def _reports_only(output: bytes | str) -> bool:
 
 def _is_messenger(one: Witness) -> bool:
     return one.status in (None, 1) and _reports_only(one.output)
-
-
-def _of_ssh(said: Explanation, text: str) -> Explanation:
-    """Explains ssh's error as `ssh.explain` does for a launch."""
-    found = find(text, letters="S")
-    node = (found.words.get("host") if found else "") or "NODE"
-    trouble = ssh.explain(node, status=ssh.EXIT_LAUNCHER, said=text, python="python3", setup=False)
-    return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, hint=trouble.hint)
 
 
 def _is_secondary(one: Witness) -> bool:

@@ -113,12 +113,20 @@ class _Reading(LineCounts):
     def _take_value(self, field: Field, meaning: Meaning, name: str) -> None:
         role, key, factor = meaning
         place = field.number
-        if role in ("loss", "val_loss", "part", "known", "other") and self._is_doubtful(place):
+        if (
+            role in ("loss", "val_loss", "part", "known", "other")
+            and P.doubtful.match(self.numbers.texts[place]) is not None
+            and not P.point.search(self.text)
+        ):
             text = self.numbers.texts[place]
             self.doubt = f"{text} may be {text.replace(',', '')} or {text.replace(',', '.')}"
             return
         if rate := rate_of_unit("it/s" if field.unit == "/s" and self.kind == "bar" else field.unit):
-            if role not in ("loss", "val_loss", "lr") and not self._is_other_rate(field):
+            if role not in ("loss", "val_loss", "lr") and not (
+                self.held_out
+                or is_size(field.unit)
+                or not W.held_out.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
+            ):
                 self._add("rate", rate[0], place, rate[1])
             return
         if (pace := pace_of_unit(field.unit)) is not None:
@@ -159,19 +167,10 @@ class _Reading(LineCounts):
                     is_whole_name = field.signed or key.lower().endswith("loss")
                     self._add("other", key if is_whole_name else key.rpartition(" ")[2], place, self._multiple(field))
 
-    def _is_doubtful(self, place: int) -> bool:
-        """Whether the comma of a number separates thousands or decimals, which nothing else on the line decides."""
-        return P.doubtful.match(self.numbers.texts[place]) is not None and not P.point.search(self.text)
-
     def _multiple(self, field: Field) -> float:
         """1e6 of `1.05M`; `3m` are minutes."""
         is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
         return MULTIPLES[field.unit] if is_large else 1.0
-
-    def _is_other_rate(self, field: Field) -> bool:
-        return (
-            self.held_out or is_size(field.unit) or not W.held_out.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
-        )
 
     def _looks_measured(self, field: Field) -> bool:
         text = self.numbers.texts[field.number]

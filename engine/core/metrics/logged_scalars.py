@@ -55,7 +55,10 @@ def take_scalars(
         if role in ("epoch", "epochs", "step", "steps") or names.ignores(scalar.tag):
             continue
         if not is_echo:
-            _take_over(progress)
+            printed = progress.counters.get(progress.owner)
+            if printed is not None and progress.owner != _COUNTED.counter and printed.advances <= LAST_BARS:
+                progress.owner, progress.steps = "", None
+                progress.from_files |= progress.keys
         shown = "throughput" if role == "rate" else key
         is_told = shown in progress.keys and shown not in progress.from_files
         is_printed = is_told and (is_echo or shown not in progress.single)
@@ -69,14 +72,6 @@ def take_scalars(
             progress.in_files[told] = InFile(progress.step or 0)
         points += new
     return points
-
-
-def _take_over(progress: RankProgress) -> None:
-    """Lets the file win over an output that has said no more than last bars."""
-    printed = progress.counters.get(progress.owner)
-    if printed is not None and progress.owner != _COUNTED.counter and printed.advances <= LAST_BARS:
-        progress.owner, progress.steps = "", None
-        progress.from_files |= progress.keys
 
 
 def _step_of(progress: RankProgress, scalar: Scalar, key: str) -> int | None:

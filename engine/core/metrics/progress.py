@@ -187,7 +187,8 @@ def take_lines(
     points: list[Point] = []
     for line in lines:
         if line.format.is_aside:
-            _take_aside(progress, line)
+            if line.step is not None and (line.steps is not None or line.format.kind == "bar"):
+                progress.aside = _aside_words(line)
             points += _take_values(rank, progress, at, line, most_keys, is_training=False)
             continue
         _take_epoch(progress, line)
@@ -219,7 +220,12 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     name = name_of(line)
     of_epoch = line.format.of_epoch or (progress.has_epoch_lines and line.format.kind in ("bar", "bare"))
     counter = progress.counters.get(name)
-    if counter is not None and _is_of_validation(line) and (line.step or 0) < counter.count:
+    if (
+        counter is not None
+        and "val_loss" in line.values
+        and "loss" not in line.values
+        and (line.step or 0) < counter.count
+    ):
         return False
     if counter is None:
         if len(progress.counters) >= MAX_COUNTERS:
@@ -265,11 +271,6 @@ def _take_same_count(progress: RankProgress, counter: Counter, line: Line) -> bo
     return False
 
 
-def _is_of_validation(line: Line) -> bool:
-    """Whether a line says only a loss on held-out data, so that its count may be that of the validation."""
-    return "val_loss" in line.values and "loss" not in line.values
-
-
 def _set_steps(progress: RankProgress, counter: Counter) -> None:
     if counter.is_lead and counter.advances < 2:
         return
@@ -292,11 +293,6 @@ def _note_loss(progress: RankProgress, but: str = "") -> None:
         if counter.has_moved and name != but:
             counter.with_losses += 1
         counter.has_moved = False
-
-
-def _take_aside(progress: RankProgress, line: Line) -> None:
-    if line.step is not None and (line.steps is not None or line.format.kind == "bar"):
-        progress.aside = _aside_words(line)
 
 
 def _aside_words(line: Line) -> str:

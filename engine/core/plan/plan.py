@@ -201,7 +201,8 @@ def build_plan(
         slurm_job: the number of the Slurm job that has the nodes; empty: none.
     """
     counts = tuple(
-        (slot.node, slot.ranks or _automatic_ranks(fact, backend)) for slot, fact in zip(slots, facts, strict=True)
+        (slot.node, slot.ranks or max(1, fact.gpus if backend.device == "cuda" else fact.cores))
+        for slot, fact in zip(slots, facts, strict=True)
     )
     places = place_ranks(counts, profile.layout.order)
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **backend.env}
@@ -240,7 +241,7 @@ def _planned_nodes(
     return tuple(
         PlannedNode(
             name=name,
-            transport=_transport(transport, name),
+            transport=transport or ("local" if name in LOCAL_NAMES else "ssh"),
             ranks=tuple(place.rank for place in places if place.group_rank == group),
         )
         for group, name in enumerate(names)
@@ -272,13 +273,3 @@ def with_nodes(plan: LaunchPlan, names: Sequence[str]) -> LaunchPlan:
 def store_address(plan: LaunchPlan) -> str:
     """The address of the store, in words: with several nodes it is found at launch."""
     return "127.0.0.1" if len(plan.nodes) == 1 else "an address that all nodes reach"
-
-
-def _transport(wanted: Transport | None, node: str) -> Transport:
-    """This machine needs no ssh, unless the profile sets it."""
-    return wanted or ("local" if node in LOCAL_NAMES else "ssh")
-
-
-def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
-    """GPUs for a backend that computes on them, else cores, as torchrun's `auto` counts."""
-    return max(1, fact.gpus if backend.device == "cuda" else fact.cores)

@@ -82,7 +82,13 @@ def check_sense(profile: Profile, places: Places) -> None:
             if "\0" in value:
                 raise places.error((*table, name), "contains a NUL byte")
     for pattern in profile.metrics.patterns:
-        _check_pattern(pattern, places)
+        path = ("metrics", "patterns")
+        try:
+            compiled = re.compile(pattern.encode())
+        except (re.error, RecursionError, OverflowError, UnicodeEncodeError) as error:
+            raise places.error(path, f"{pattern!r} is not a regular expression: {error}") from None
+        if not compiled.groupindex:
+            raise places.error(path, f"{pattern!r} has no named group", hint=r"for example: 'loss[=: ]+(?P<loss>\S+)'")
 
 
 def _check_seconds(path: tuple[str, ...], seconds: float, places: Places) -> None:
@@ -216,13 +222,3 @@ def _check_layout(layout: Layout, places: Places) -> None:
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
         if any("\0" in text for text in texts):
             raise places.error(("layout", key), "contains a NUL byte")
-
-
-def _check_pattern(pattern: str, places: Places) -> None:
-    path = ("metrics", "patterns")
-    try:
-        compiled = re.compile(pattern.encode())
-    except (re.error, RecursionError, OverflowError, UnicodeEncodeError) as error:
-        raise places.error(path, f"{pattern!r} is not a regular expression: {error}") from None
-    if not compiled.groupindex:
-        raise places.error(path, f"{pattern!r} has no named group", hint=r"for example: 'loss[=: ]+(?P<loss>\S+)'")
