@@ -14,7 +14,6 @@ def broadcast_object(value: Any, source: int, device: torch.device) -> Any:
 
     Args:
         value: the object, which pickle must support; ignored on ranks other than `source`.
-        source: rank that sends.
         device: the device whose tensors the process group supports.
 
     Returns:

@@ -95,8 +95,6 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
 
     Args:
         folder: Folder of the checkpoints; it is made.
-        step: the last one of the training so far.
-        state: as for `write`.
         keep: how many of the newest up to this one stay, at least 1. Later ones are not removed.
 
     Returns:

@@ -55,11 +55,7 @@ def main() -> None:
 
 
 def open_store(descriptor: int, host: str, port: int) -> Any:
-    """Returns a store that accepts connections from a socket which listens already.
-
-    Args:
-        host, port: its address.
-    """
+    """Returns a store that accepts connections from a socket which listens already."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it
 
     create = functools.partial(
@@ -92,8 +88,6 @@ def publish(store: Any, number: int, news: Any) -> None:
     """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener.
 
     Args:
-        store: the store of the attempt.
-        number: number of the message, counted from 0.
         news: the message. An older supervisor does not sign it.
     """
     word, generation, *signature = news

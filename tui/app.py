@@ -94,14 +94,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
     """A workstation for distributed training, in a terminal. `Deck` documents what its screens use of it.
 
     Args:
-        engine: where profiles and runs come from.
         open_run: id of a run to show first; leaving it leaves the app.
         open_profile: name of a profile that the cursor begins on.
-        ascii: draws with ASCII characters only.
-        slow: paints once a second, for a line with little bandwidth.
-        read_only: offers no key that starts, changes or ends something.
         look: how runs are shown, as the user left it.
-        units: how values are written.
         theme: name of its colours; TEXTUAL_THEME in the environment wins.
         keymap: keys that the user has changed, by id, as Textual names them.
         notify: what happens when a run needs its user.

@@ -63,12 +63,7 @@ class DeckCommands(Commands):
 
 
 def choices(options: Mapping[str, str], act: Callable[[str], object]) -> type[Provider]:
-    """A list to choose from.
-
-    Args:
-        options: the choices, each with a line about it.
-        act: called with the choice.
-    """
+    """A list of options, each with a line about it, of which one is chosen."""
 
     class Choices(Commands):
         def _commands(self) -> Iterable[Command]:

@@ -51,12 +51,7 @@ class Deck(Protocol):
         ...
 
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        """Shows a profile as a form; asks first where its programs are not trusted.
-
-        Args:
-            entry: the profile; None for an empty form.
-            duplicate: whether the form makes a new profile of it.
-        """
+        """Shows a profile as a form; asks first where its programs are not trusted."""
         ...
 
     def open_command(self, command: str) -> object:
@@ -88,22 +83,13 @@ class Deck(Protocol):
         ...
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
-        """Shows a list that a part of a name filters.
-
-        Args:
-            options: the choices, each with a line about it.
-            act: called with the choice.
-            what: an option, in words.
-        """
+        """Shows a list of options, each with a line about it, that a part of a name filters; `what`: an option, in words."""
         ...
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
         """Shows a notice in place of the one before. Never markup.
 
-        Args:
-            text: one sentence.
-            error: whether something failed.
-            seconds: how long it is shown; None: as long as a sentence takes to read.
+        seconds: how long it is shown; None: as long as a sentence takes to read.
         """
         ...
 
@@ -112,9 +98,5 @@ class Deck(Protocol):
         ...
 
     def leave(self, parting: str | None = None) -> None:
-        """Ends the app, and only the app.
-
-        Args:
-            parting: printed after the terminal is restored.
-        """
+        """Ends the app, and only the app. `parting` is printed after the terminal is restored."""
         ...

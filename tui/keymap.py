@@ -42,10 +42,6 @@ def check_theme(settings: Settings, places: Places) -> None:
 def keymap_of(settings: Settings, places: Places) -> dict[str, str]:
     """The keys that the user has changed: comma-separated, as Textual names them, by id.
 
-    Args:
-        settings: the user's settings.
-        places: Places of the keys of the file, for errors.
-
     Raises:
         ProfileError: there is no such id, no such key, or a key would have two meanings at one place.
     """

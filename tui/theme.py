@@ -80,9 +80,6 @@ LIGHT = Theme(
 class NoColours(LineFilter):
     """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a
     light terminal turns into a dark one.
-
-    Args:
-        background: the theme's, which everything else stands out from or does not.
     """
 
     def __init__(self, background: Color) -> None:

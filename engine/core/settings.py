@@ -92,10 +92,6 @@ class Settings(Section, frozen=True, kw_only=True):
 def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
     """Reads a document. The app checks `theme` and `keys`, whose values it alone knows.
 
-    Args:
-        text: TOML.
-        file: its name in errors.
-
     Raises:
         ProfileError: the first error, with its line.
     """

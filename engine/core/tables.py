@@ -12,13 +12,7 @@ Row = TypeVar("Row")
 
 
 def read_table(package: str, name: str, row: type[Row]) -> list[Row]:
-    """The rows of a table.
-
-    Args:
-        package: whose folder has the file.
-        name: Name of the file, without `.tsv`.
-        row: takes the cells of a row as positional arguments.
-    """
+    """The rows of `name.tsv` in a package; `row` takes the cells of each as positional arguments."""
     text = (pkgutil.get_data(package, f"{name}.tsv") or b"").decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return [row(*line.split("\t")) for line in lines[1:]]

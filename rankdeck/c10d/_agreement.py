@@ -52,12 +52,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def start(self, what: str, vote: int) -> None:
-        """Announces an operation to the other ranks, without waiting.
-
-        Args:
-            what: the operation and its arguments, as text.
-            vote: a number.
-        """
+        """Announces an operation and its arguments, as text, and a number, to the other ranks, without waiting."""
 
     @abstractmethod
     def _is_answered(self) -> bool:
@@ -75,12 +70,8 @@ class Agreement(ABC):
         """Announces an operation, and waits until all other ranks have announced the same.
 
         Args:
-            what, vote: see `start`.
             is_over: returns whether to give up.
             spin: seconds to poll without a pause.
-
-        Returns:
-            The votes.
 
         Raises:
             NotHereError: `is_over` returned True first.

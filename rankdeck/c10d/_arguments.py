@@ -75,10 +75,7 @@ def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: 
     """Returns the number of elements of each tensor in a list with one tensor per rank.
 
     Args:
-        what: the collective, for messages.
-        tensors: one for each rank of the group.
         mine: this rank's own tensor: `tensors[rank]` must have its size, and all tensors its dtype.
-        rank, world: rank of this process in the group, and number of its ranks.
         equal: whether all sizes must be equal.
 
     Raises:
@@ -98,9 +95,6 @@ def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: in
     """Checks that the whole tensor has `world` times the elements of a share.
 
     Args:
-        what: the collective, for messages.
-        output, tensor: written and read.
-        world: number of ranks in the group.
         input_is_share: whether `tensor` is the share and `output` the whole; False: the reverse.
 
     Raises:
@@ -117,9 +111,7 @@ def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
     """Returns the number of elements of each rank's part of a tensor that is split along its first dimension.
 
     Args:
-        tensor: the tensor.
         splits: lengths of the parts; empty: equal parts.
-        world: number of ranks in the group.
 
     Raises:
         ValueError: the parts do not add up to the first dimension.

@@ -23,12 +23,7 @@ def depth() -> int:
 
 
 def run(begun_at: int, complete: Callable[[], object]) -> None:
-    """Completes a future later, in another thread.
-
-    Args:
-        begun_at: the depth at which its collective was started.
-        complete: completes the future.
-    """
+    """Completes a future later, in another thread; its collective was started at the depth `begun_at`."""
     with _starting:
         while len(_queues) <= begun_at:
             _queues.append(SimpleQueue())

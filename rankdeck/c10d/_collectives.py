@@ -21,10 +21,6 @@ class Collectives(ABC):
     implementations must have the same result on every rank, because different calls of a library do not match each other.
 
     Libraries have no datatype for float16 and bfloat16 (`op.native` is None): they move the data, and torch reduces it.
-
-    Args:
-        rank: rank of this process in the group.
-        size: number of ranks in the group.
     """
 
     reduction: Reductions[Any, Any]
@@ -64,9 +60,6 @@ class Collectives(ABC):
 
         Args:
             result: on the root, where the result goes; may be `tensor` itself. None on other ranks.
-            tensor: the input; unchanged unless it is the result.
-            op: the reduction.
-            root: the rank that gets the result.
         """
         source = premultiply(tensor, op)
         if op.native is None:
@@ -93,7 +86,6 @@ class Collectives(ABC):
         """Gathers the tensors of all ranks, in the order of the ranks.
 
         Args:
-            output: has `size` times the elements of the tensor.
             in_place: whether the tensor is part of the output on any rank; the same value on every rank.
         """
         count = tensor.numel()

@@ -23,12 +23,6 @@ from rankdeck.c10d._work import Together, Votes, Work
 class ProcessGroup(GroupBase):
     """What `torch.distributed.init_process_group` and `new_group` make. A backend's subclass adds how to send, to receive, and to find
     out which ranks are missing.
-
-    Args:
-        rank, size: rank of this process in the group, and number of its ranks.
-        collectives: the library's collectives for this group.
-        operations: runs the group's operations.
-        takes_cuda: whether the library can use GPU memory.
     """
 
     @overloaded(torch_options.AllreduceOptions, 1, "op", "timeout")

@@ -47,9 +47,6 @@ class Operations:
     """Operations of a group.
 
     Args:
-        background: checks its deadlines.
-        name: Name of the group, for messages.
-        rank: rank of this process in the group.
         free: frees the group's resources in the library, after all ranks have left it.
         timeout: seconds, for operations without their own.
         give_up: frees as much as possible if ranks will never leave; may be called again.
@@ -102,10 +99,7 @@ class Operations:
 
         Args:
             what: the text that all ranks must agree on.
-            action: runs it; receives the votes of all ranks.
-            outputs: the tensors that it writes.
             opts: torch's options, with `timeout` and `asyncOp`; None: defaults.
-            vote: a number that the ranks exchange.
         """
         given = opts.timeout.total_seconds() if opts is not None else -1.0
         operation = Operation(what, action, outputs, given if given > 0 else self.timeout, vote)
@@ -183,10 +177,8 @@ class Operations:
         """Starts to send or receive immediately, in the order of the calls.
 
         Args:
-            what: for messages.
             target: the tensor that a receive fills; None: this is a send.
             host: the memory to send or to receive into.
-            start: starts it.
         """
         self.check_usable(what)
         transfer = Transfer(what, target, host, start(), self.timeout, self._end_transfer)

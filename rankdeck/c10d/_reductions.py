@@ -50,7 +50,6 @@ class Reductions(Generic[Op, Datatype]):
     """The reductions of one backend.
 
     Args:
-        backend: its name, for messages.
         operations: the library's SUM, PRODUCT, MIN, MAX, BAND, BOR and BXOR.
         datatypes: the library's datatype for each of FLOATS, COMPLEX and INTEGERS.
     """
@@ -76,11 +75,7 @@ class Reductions(Generic[Op, Datatype]):
             del self._table[dtype, "AVG"]  # torch can't divide them
 
     def __call__(self, op: Any, dtype: torch.dtype) -> Reduction:
-        """Returns how to do a `torch.distributed.ReduceOp` on a dtype.
-
-        Raises:
-            TypeError: it is not supported.
-        """
+        """Returns how to do a `torch.distributed.ReduceOp` on a dtype. Raises TypeError if it is not supported."""
         name = _NAMES[op.op]
         try:
             native = self._table[dtype, name]

@@ -61,9 +61,6 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
 
     Called in the thread that called torch. Waits for that thread's CUDA stream, which may still be writing the contents.
 
-    Args:
-        takes_cuda: whether the library can use GPU memory.
-
     Raises:
         TypeError: see `_own`.
     """

@@ -42,12 +42,8 @@ def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float =
     """Polls a request until it completes. Requests of MPI and UCC make progress only in such calls.
 
     Args:
-        is_done: returns whether the request has completed.
         is_over: returns whether to give up; called after the spinning.
         spin: seconds to poll without a pause.
-
-    Returns:
-        Whether it has completed.
     """
     if is_done():
         return True
@@ -70,13 +66,7 @@ class Votes(NamedTuple):
 
 
 class Work(dist.Work):
-    """An operation of a process group.
-
-    Args:
-        what: name and arguments, for messages.
-        outputs: the tensors that it writes.
-        timeout: seconds.
-    """
+    """An operation of a process group, with its name and arguments for messages."""
 
     is_transfer = False
     """Whether this is a point-to-point operation."""
@@ -109,10 +99,7 @@ class Work(dist.Work):
             _callbacks.run(self.depth, partial(self._complete, future))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits until it ends.
-
-        Args:
-            timeout: the longest wait; 0: until the operation's own timeout.
+        """Waits until it ends, or for a timeout other than 0.
 
         Raises:
             torch.distributed.DistBackendError: it has failed, or continues after this timeout.
@@ -182,9 +169,6 @@ class Operation(Work):
 
     Args:
         what: the text that all ranks must agree on.
-        action: runs it; receives the votes of all ranks.
-        vote: a number that the ranks exchange.
-        outputs, timeout: see Work.
     """
 
     def __init__(

@@ -40,12 +40,7 @@ def connect() -> Any:
 
 
 def sign(name: str, text: str) -> str:
-    """Returns a text after its signature, which holds for this name only: HMAC-SHA256 of both.
-
-    Args:
-        name: the key in the store.
-        text: the text.
-    """
+    """Returns a text after its signature, which holds for this key of the store only: HMAC-SHA256 of both."""
     secret = os.environ.get(KEY, "")
     if not secret:
         return text
@@ -53,12 +48,7 @@ def sign(name: str, text: str) -> str:
 
 
 def signed_text(name: str, value: bytes) -> str | None:
-    """Returns the text that was signed for this name; None: the value is not from this run.
-
-    Args:
-        name: as in `sign`.
-        value: from the store.
-    """
+    """Returns the text that was signed for this name; None: the value is not from this run."""
     text = value.decode(errors="replace")
     if os.environ.get(KEY):
         text = text.partition(" ")[2]
@@ -75,13 +65,7 @@ def warn_of_forgery() -> None:
 
 
 class Board:
-    """The values of one attempt to form a generation.
-
-    Args:
-        store: a connection.
-        generation: the generation.
-        attempt: number of failed attempts to form it.
-    """
+    """The values of one attempt to form a generation, in the store."""
 
     def __init__(self, store: Any, generation: int, attempt: int) -> None:
         self._store = store

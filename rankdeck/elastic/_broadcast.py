@@ -77,8 +77,6 @@ def broadcast(values: Any, source: int, *, mine: bool, group_device: torch.devic
 
     Args:
         values: tensors and values that pickle supports, in any nest; ignored on receiving ranks.
-        source: rank that sends.
-        mine: whether that is this rank.
         group_device: the device whose tensors the process group supports.
 
     Returns:

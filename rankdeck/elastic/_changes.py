@@ -18,11 +18,7 @@ from rankdeck.elastic._parts import read
 
 
 class Changes:
-    """Watches the parts of one state.
-
-    Args:
-        parts: the parts by name; the state writes to this dict.
-    """
+    """Watches the parts of one state, by name; the state writes to this dict."""
 
     def __init__(self, parts: dict[str, Any]) -> None:
         self._parts = parts

@@ -41,11 +41,7 @@ class News:
         self._thread.start()
 
     def close(self, store: Any) -> None:
-        """Ends the thread, which would abort the process if it returned from torch while the interpreter exits.
-
-        Args:
-            store: another connection than that of the thread.
-        """
+        """Ends the thread, which would abort the process if it returned from torch while the interpreter exits."""
         self._is_closed = True
         with contextlib.suppress(RuntimeError):  # the store has ended, and the thread too
             store.set(f"{PREFIX}/news/{self._number}/{self._listener}", "")
@@ -84,11 +80,7 @@ class News:
         """Waits until a condition is met. Python's signal handlers run meanwhile.
 
         Args:
-            condition: checked after each message.
             seconds: the longest wait; None: no limit.
-
-        Returns:
-            Whether it is met.
         """
         with self.changed:
             end = None if seconds is None else time.monotonic() + seconds

@@ -49,8 +49,6 @@ class Replacement:
     """Watches the main thread of this rank after a generation is lost.
 
     Args:
-        news: tells whether the next generation has begun.
-        handover: where the state is left.
         store: a connection that exists before the first generation: what is newer is shut down while a lost generation forms.
         timeout: seconds that a phase other than training may take, such as an evaluation.
         interrupt: wakes the main thread if it waits for a peer. It is called again until the main thread has left, because that one may
@@ -103,7 +101,6 @@ class Replacement:
         """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed.
 
         Args:
-            generation: that is lost.
             is_late: the main thread has had its time, and need not be in a collective.
         """
         where = (

@@ -245,8 +245,6 @@ class _Session:
         on which they wait, but two ranks that wait for each other do so until the timeout. So the connections are shut down, which
         also interrupts ranks that wait for a stopped process.
 
-        Args:
-            generation: the generation that has lost a rank.
             store: a connection of this thread, because the main thread may wait in its own.
         """
         if generation < self.standing.generation:

@@ -83,10 +83,6 @@ def find_source(arrivals: list[Arrival]) -> Arrival:
 def share(state: State, arrivals: list[Arrival], rank: int) -> None:
     """Gives all ranks the state of one of them, see `find_source`. A collective: all ranks must call it.
 
-    Args:
-        arrivals: what every rank has announced.
-        rank: this rank.
-
     Raises:
         StateError: see `find_source`; or a part is not the same on all ranks afterwards.
     """

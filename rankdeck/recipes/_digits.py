@@ -49,7 +49,6 @@ class Moved(Dataset[Sample]):
     """Images that are moved by up to one pixel, in each epoch another way.
 
     Args:
-        digits: the images.
         seed: decides, with `epoch` and the number of an image, which way it is moved.
     """
 

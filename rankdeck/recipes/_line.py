@@ -17,10 +17,6 @@ NOISE = 0.1
 def draw_batch(seed: int, step: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Draws this rank's samples of a step. They follow from the arguments alone, so a resumed training needs no state for them.
 
-    Args:
-        step: counted from 1.
-        batch: samples of this rank.
-
     Returns:
         Inputs and targets, of shapes (batch, FEATURES) and (batch, 1): every world-size-th sample of a draw of all ranks.
     """
@@ -37,9 +33,7 @@ def unseen_loss(model: torch.nn.Module, seed: int, step: int, batch: int) -> flo
     """Mean over all ranks of the loss on samples that no training has seen. A collective: all ranks call it.
 
     Args:
-        model: takes this rank's inputs.
         step: the last one of the training; the samples are those of the next.
-        batch: samples of each rank.
     """
     x, y = (half.to(rankdeck.device()) for half in draw_batch(seed, step + 1, batch))
     loss = F.mse_loss(model(x), y)

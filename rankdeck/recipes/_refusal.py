@@ -20,9 +20,6 @@ def refuse(message: str, status: int = 1) -> NoReturn:
 
     Args:
         message: the line; empty: it was printed already.
-
-    Raises:
-        SystemExit: always.
     """
     if dist.is_initialized():
         dist.barrier()

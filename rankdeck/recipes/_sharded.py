@@ -40,12 +40,7 @@ BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class ShardedCheckpoint:
-    """The newest sharded checkpoint in a folder. All methods are collectives: all ranks call them.
-
-    Args:
-        folder: all ranks must see the same one; it is made when the first checkpoint is written.
-        device: Device of this rank; the process group's messages go through it.
-    """
+    """The newest sharded checkpoint in a folder, which all ranks must see. All methods are collectives: all ranks call them."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self._folder, self._device = folder, device
@@ -57,10 +52,6 @@ class ShardedCheckpoint:
 
     def read_training(self, model: nn.Module, optimizer: Optimizer, **shape: int) -> int:
         """Loads the newest checkpoint into model and optimizer. Returns its step; 0: rank 0 sees none.
-
-        Args:
-            model, optimizer: as they were written, but the ranks may be others.
-            **shape: numbers that were written with them, and must be the same.
 
         Raises:
             SystemExit: the checkpoint can't be loaded, or is of another training; rank 0 says why and what to do.
@@ -81,11 +72,7 @@ class ShardedCheckpoint:
         """Writes a checkpoint beside the older one, and then removes that, which rank 0 reports. On a failure rank 0 says why, and the older one stays.
 
         Args:
-            step: number of the step after which it is written.
             state: tensors, sharded ones too, numbers, strings, and dictionaries and lists of these.
-
-        Returns:
-            Whether it has been written; the same on every rank.
         """
         is_first = dist.get_rank() == 0
         new, final = self._folder / f"new-step-{step}", self._folder / f"step-{step}"
@@ -115,9 +102,6 @@ class ShardedCheckpoint:
 
         Args:
             state: State of the same structure as was written; the tensors may be sharded over another number of ranks.
-
-        Returns:
-            False if rank 0 sees no checkpoint.
 
         Raises:
             SystemExit: the checkpoint can't be loaded; rank 0 says why and what to do.

@@ -12,14 +12,7 @@ NOISE = 0.15
 
 
 def draw_spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws points.
-
-    Args:
-        count: how many.
-
-    Returns:
-        Points of shape (count, 2) in the unit circle, and their arms of shape (count,), int64.
-    """
+    """Draws points of shape (count, 2) in the unit circle, and their arms of shape (count,), int64."""
     generator = torch.Generator().manual_seed(seed)
     arms = torch.randint(ARMS, (count,), generator=generator)
     radius = torch.rand(count, generator=generator) * 0.9 + 0.1

@@ -26,13 +26,7 @@ class Layer(nn.Module):
 
 
 def make_layers(count: int, width: int, seed: int) -> list[tuple[str, nn.Module]]:
-    """The whole model, by the names of its layers: one before and two after those that are alike.
-
-    Args:
-        count: Count of the layers that are alike.
-        width: units of each.
-        seed: decides the initial parameters.
-    """
+    """The whole model, by the names of its layers: one before and two after those that are alike."""
     torch.manual_seed(seed)
     alike = [(f"layer {number}", Layer(width)) for number in range(count)]
     first, last = nn.Linear(2, width), nn.Linear(width, ARMS)

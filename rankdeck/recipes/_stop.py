@@ -35,9 +35,6 @@ class StopSignal:
 
     Left by an exception, it lets a signal that arrived do what it always does: a rank that has lost a peer, say, may wait for
     long, and must not be deaf meanwhile.
-
-    Args:
-        device: Device of this rank; the process group's messages go through it.
     """
 
     def __init__(self, device: torch.device) -> None:

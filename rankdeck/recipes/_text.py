@@ -31,11 +31,7 @@ class Text:
 
 
 def read_text(path: Path = PLAY) -> Text:
-    """Reads a text.
-
-    Args:
-        path: UTF-8.
-    """
+    """Reads a UTF-8 text."""
     text = path.read_text(encoding="utf-8")
     characters = "".join(sorted(set(text)))
     token = {character: number for number, character in enumerate(characters)}
@@ -60,10 +56,6 @@ class Shard:
 
     Args:
         length: Length of the text, in characters; at least 2 * block.
-        block: characters in a block.
-        batch: blocks per rank and step.
-        rank: this one.
-        world: number of ranks.
     """
 
     def __init__(self, *, length: int, block: int, batch: int, seed: int, rank: int, world: int) -> None:
@@ -75,11 +67,7 @@ class Shard:
         self._starts = torch.empty(0, dtype=torch.int64)
 
     def starts(self, seen: int) -> torch.Tensor:
-        """Where the blocks of this rank's next batch start, shape (batch,).
-
-        Args:
-            seen: samples that all ranks have trained on so far.
-        """
+        """Where the blocks of this rank's next batch start, shape (batch,), after the samples that all ranks have seen."""
         epoch, offset = divmod(seen, self._blocks)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self._seed + epoch)

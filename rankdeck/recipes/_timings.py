@@ -45,13 +45,7 @@ def percentile(times: list[float], part: float) -> float:
 
 
 def summarize(name: str, size: int, world: int, times: list[float]) -> Timing:
-    """Summarizes times of the slowest rank.
-
-    Args:
-        size: bytes.
-        world: number of ranks.
-        times: in seconds, by repetition.
-    """
+    """Summarizes times in seconds, by repetition, of the slowest rank; `size` in bytes."""
     median = statistics.median(times)
     algbw = size / max(median, 1e-9) / 1e9
     busbw = algbw * COLLECTIVES[name].bus_factor(world)

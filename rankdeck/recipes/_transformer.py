@@ -91,16 +91,12 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def sample(self, prompt: list[int], *, length: int, seed: int, temperature: float = 0.8) -> list[int]:
-        """Continues a prompt.
+        """Continues a prompt. Returns the added tokens.
 
         Args:
             prompt: at least one token.
-            length: how many tokens to add.
             seed: the same seed gives the same text.
             temperature: below 1 for the likelier characters.
-
-        Returns:
-            The added tokens.
         """
         generator = torch.Generator().manual_seed(seed)
         tokens = list(prompt)

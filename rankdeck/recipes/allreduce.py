@@ -78,11 +78,7 @@ class Parameters:
 
 
 def check(args: Parameters) -> list[int]:
-    """The sizes, in bytes.
-
-    Raises:
-        SystemExit: they make no sense.
-    """
+    """The sizes, in bytes."""
     try:
         return parse_sizes(args.sizes)
     except ValueError as error:

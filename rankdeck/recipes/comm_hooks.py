@@ -73,11 +73,7 @@ class Parameters:
 
 
 class Hook:
-    """Averages buckets of gradients, and counts the bytes of this rank's all-reduces.
-
-    Args:
-        kind: none, fp16 or powersgd.
-    """
+    """Averages buckets of gradients, and counts the bytes of this rank's all-reduces."""
 
     def __init__(self, kind: str, parameters: Parameters) -> None:
         self.bytes, self.step = 0, 0
@@ -134,7 +130,6 @@ def measure(kind: str, parameters: Parameters, digits: tuple[Digits, Digits], fi
     """Trains with one hook.
 
     Args:
-        digits: images to learn from, and held-out ones.
         first: steps of the hooks before this one.
         steps: Steps of all hooks together.
     """

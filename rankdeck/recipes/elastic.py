@@ -112,12 +112,7 @@ class Training:
             dist.broadcast(momentum, src=0)
 
     def train(self, until: int, steps: int) -> None:
-        """Trains with the ranks of this generation.
-
-        Args:
-            until: last step of the generation.
-            steps: Steps of all generations.
-        """
+        """Trains with the ranks of this generation."""
         rank, world = dist.get_rank(), dist.get_world_size()
         while self.step < until:
             drawn = draw_spirals(self.p.batch, seed_at(self.p.seed, self.step + 1))

@@ -83,11 +83,7 @@ class Parameters:
 
 
 def check(args: Parameters, text: Text) -> None:
-    """Refuses parameters that can't be trained.
-
-    Raises:
-        SystemExit: arguments do not fit each other or the text.
-    """
+    """Ends the recipe if arguments do not fit each other or the text."""
     if args.width % args.heads:
         refuse(f"gpt: --width {args.width} is not a multiple of --heads {args.heads}", ARGUMENTS)
     longest = len(text.held_out) // 2

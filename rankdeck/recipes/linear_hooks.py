@@ -72,11 +72,7 @@ def process_group() -> Iterator[None]:
 
 
 class Averaged:
-    """Averages the gradients of a model over all ranks, in the manner of DDP.
-
-    Args:
-        model: every rank has the same one. Rank 0's parameters become those of all.
-    """
+    """Averages the gradients of a model, which begins with rank 0's parameters, over all ranks, in the manner of DDP."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._works: list[dist.Work] = []

@@ -162,13 +162,7 @@ class Pipeline:
 
 
 def train(p: Parameters, names: list[str], number: int, begin: int, sharded: ShardedCheckpoint) -> float:
-    """Trains with one schedule, from the seeded start or from a checkpoint. Returns the accuracy.
-
-    Args:
-        names: Names of all schedules.
-        begin: its steps that are done.
-        sharded: the checkpoints.
-    """
+    """Trains with one schedule, from the seeded start or from a checkpoint. Returns the accuracy."""
     pipeline, name = Pipeline(p), names[number]
     if begin:
         sharded.read_training(*pipeline.trained, layers=p.layers)

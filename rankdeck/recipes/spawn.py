@@ -71,14 +71,7 @@ class Parameters:
 
 
 def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path) -> None:
-    """The work of each process. Process 0 writes the loss into a file of `folder`.
-
-    Args:
-        number: Number of this process, from 0.
-        lr: the learning rate that the rank tries.
-        folder: Folder of the rank, while it runs.
-        kept: folder of the rank's checkpoints.
-    """
+    """The work of each process. Process 0 writes the loss into a file of `folder`."""
     count = parameters.processes
     torch.manual_seed(parameters.seed)
     model = torch.nn.Linear(FEATURES, 1)

@@ -19,15 +19,7 @@ PATIENCE = 2.0
 
 
 def to_tmux(text: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Puts text into tmux's buffer; tmux 3.2 and newer also pass it on to the terminal's clipboard. May wait.
-
-    Args:
-        text: the text to copy.
-        environment: `TMUX` says whether this is a terminal of tmux.
-
-    Returns:
-        Whether it is there now.
-    """
+    """Puts text into tmux's buffer, if this is a terminal of tmux; tmux 3.2 and newer also pass it on to its clipboard. May wait."""
     program = shutil.which("tmux", path=environment.get("PATH"))
     if not environment.get("TMUX") or program is None:
         return False

@@ -134,7 +134,6 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
     """At most twice as many points for each curve as there are columns.
 
     Args:
-        named: the series with their names.
         look: the curves to draw, and their axes. Values on a logarithmic axis are returned as their logarithms to base 10.
 
     Returns:

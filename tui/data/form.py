@@ -112,9 +112,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     """The profile in the form.
 
     Args:
-        values: the texts of its lines.
         base: the edited profile, for everything that has no line in the form.
-        recipes: those that there are.
 
     Raises:
         ProfileError: `key` is the id of the wrong line, or a key that has no line in the form.
@@ -229,11 +227,6 @@ STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "reci
 def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> list[ProfileError]:
     """All errors, at most one for each line. A check stops at its first error, so it is repeated with a valid value in place of each wrong
     one.
-
-    Args:
-        values: the texts of the lines.
-        base: the profile that is edited.
-        recipes: those that there are.
     """
     lines = [field.id for field in fields(values, recipes, ())]
     values = dict(values)

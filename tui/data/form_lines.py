@@ -182,12 +182,7 @@ def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
 
 
 def own_script(recipes: Sequence[RecipeInfo], found: tuple[Argument, ...]) -> list[RecipeInfo]:
-    """The recipes, and after them, if it declares arguments, the user's script as an entry of its own.
-
-    Args:
-        recipes: with the entry of another script, or without.
-        found: the script's arguments.
-    """
+    """The recipes, and after them, if it declares arguments, the user's script as an entry of its own."""
     own = RecipeInfo(name=OWN_SCRIPT, summary="", arguments=found)
     return [*(recipe for recipe in recipes if recipe.name != OWN_SCRIPT), *([own] if found else [])]
 

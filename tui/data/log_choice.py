@@ -57,14 +57,7 @@ class LogChoice:
         return [file for file in files if file.is_file() and file.stat().st_size]
 
     def choose(self, client: RunClient, run: RunView, rank: int, node: str) -> Chosen | None:
-        """The log to show; None: the one that was chosen last.
-
-        Args:
-            client: knows the files.
-            run: its attempt is the one that is shown.
-            rank: the rank, where no others are shown.
-            node: where it runs.
-        """
+        """The log to show of a rank, where no others are shown; None: the one that was chosen last."""
         of_node = next((one.ranks for one in run.nodes if rank in one.ranks), (rank,))
         ranks = {"rank": (rank,), "node": of_node, "all": tuple(range(run.world_size))}[self.scope]
         streams, attempt = STREAMS[self._stream_choice], self.attempt_of(run)

@@ -31,9 +31,7 @@ class LogFile:
     """A file that a rank appends to. It may not exist yet, be cut off, or be replaced.
 
     Args:
-        path: the file.
         rank: whose it is, for a prefix where several logs are shown as one.
-        stream: which of the rank's two.
     """
 
     def __init__(self, path: Path, *, rank: int | None = None, stream: Literal["out", "err"] = "out") -> None:

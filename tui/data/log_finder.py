@@ -66,8 +66,6 @@ class LogFinder:
         """Searches a log for a regular expression; case counts if it has capitals. None or empty ends the search.
 
         Args:
-            text: the expression.
-            log: the log; None: there is none yet.
             origin: where a new search begins; one that is typed on begins where it did before.
         """
         self._error = ""

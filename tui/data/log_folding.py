@@ -27,11 +27,7 @@ class Line(NamedTuple):
 
 
 class Folding:
-    """Folds the lines of a log in their order.
-
-    Args:
-        ranks: Ranks of the files, by their index.
-    """
+    """Folds the lines of a log in their order."""
 
     def __init__(self, ranks: Sequence[int | None]) -> None:
         self._ranks = ranks
@@ -40,10 +36,6 @@ class Folding:
 
     def fold(self, lines: list[Line], first: int) -> tuple[list[Line], dict[int, Line]]:
         """Folds lines that follow those before.
-
-        Args:
-            lines: in order.
-            first: number of the first that stays.
 
         Returns:
             The lines that stay, and by their number those from before that have become lines of more ranks.

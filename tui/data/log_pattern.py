@@ -97,7 +97,6 @@ class Pattern:
     """A regular expression. Case counts if it has capitals.
 
     Args:
-        text: as a user typed it.
         words: Words of which at least one is in every match; empty: they are found in the expression, if there are any.
         noun: what one match is called.
 
@@ -165,14 +164,7 @@ class Pattern:
         return [(begin, end) for begin, end in found if end > begin]
 
     def lines(self, block: bytes) -> Iterable[int]:
-        """Finds the lines of a block that match.
-
-        Args:
-            block: whole lines.
-
-        Returns:
-            The offset of the beginning of each, in bytes.
-        """
+        """Finds the lines of a block of whole lines that match. Returns the offset of each, in bytes."""
         if self.is_slow:
             return ()
         try:

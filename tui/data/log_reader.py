@@ -17,9 +17,6 @@ class LogReader:
     """Reads for one view, one request at a time.
 
     The thread is a daemon because a read that hangs can't be ended, and must not keep the app from leaving.
-
-    Args:
-        arrived: called in the thread when there is something to take.
     """
 
     def __init__(self, arrived: Callable[[], None]) -> None:

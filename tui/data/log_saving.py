@@ -13,37 +13,14 @@ from tui.data.merged_log import MergedLog
 
 
 def save_text(path: Path, text: str) -> int:
-    """Writes a text.
-
-    Args:
-        path: a file that does not exist yet.
-        text: its lines.
-
-    Returns:
-        How many lines it has.
-
-    Raises:
-        OSError: it exists, or can't be written.
-    """
+    """Writes a text into a new file, and returns its number of lines. Raises OSError."""
     with _new(path) as file:
         file.write(text.removesuffix("\n") + "\n")
     return text.removesuffix("\n").count("\n") + 1
 
 
 def save_lines(path: Path, log: MergedLog, head: Callable[[MergedLog, Line], str]) -> int:
-    """Writes every line of a log.
-
-    Args:
-        path: a file that does not exist yet.
-        log: Log of which nothing was read.
-        head: gives the text before a line.
-
-    Returns:
-        How many lines it has.
-
-    Raises:
-        OSError: it exists, or can't be written.
-    """
+    """Writes every line of a log that was not read yet into a new file, after the text of `head`. Returns how many. Raises OSError."""
     written = 0
     with _new(path) as file:
         batch = log.fetch("start")

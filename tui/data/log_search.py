@@ -121,9 +121,6 @@ class LogSearch:
 
     Args:
         log: only its files, their order and its filter are used.
-        pattern: the pattern to find.
-        begin: where the search begins.
-        told: called in the thread when `found` is different.
     """
 
     def __init__(

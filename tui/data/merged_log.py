@@ -66,7 +66,6 @@ class MergedLog:
     file by file, the one that was written to last at the end. A line whose end is still to come stands below all others until it comes.
 
     Args:
-        sources: the files.
         order: in which they were written; None: nobody knows.
         shown: which lines are held.
         folds: holds a line once that several ranks have printed.
@@ -272,7 +271,6 @@ class MergedLog:
         """The lines without those before which a line of a file in `behind` was not read yet.
 
         Args:
-            lines: in order.
             behind: indices of files.
             begins: where in each file its lines here begin.
         """
@@ -325,14 +323,7 @@ class MergedLog:
         return _index(self.lines, place)
 
     def trim(self, most: int) -> int:
-        """Drops the oldest lines of a full log. Not while a request is under way.
-
-        Args:
-            most: lines that may be dropped.
-
-        Returns:
-            How many were.
-        """
+        """Drops the oldest lines of a full log, at most `most`, and returns how many. Not while a request is under way."""
         if not self.is_full:
             return 0
         dropped = self.lines[: min(most, max(len(self.lines) // 10, len(self.lines) - MAX_LINES))]

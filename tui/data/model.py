@@ -167,11 +167,7 @@ class RunModel:
         return [self._rows[rank] for rank in sorted(self._rows)]
 
     def away(self, now: float) -> dict[str, float]:
-        """Seconds since each unreachable node was lost, by its name.
-
-        Args:
-            now: seconds since the epoch, on the supervisor's host.
-        """
+        """Seconds since each unreachable node was lost, by its name; `now` is of the supervisor's host."""
         return {} if self.run is None else _away(self.run, now)
 
     def _row(self, view: RankView) -> Row:
@@ -184,15 +180,7 @@ class RunModel:
         return Row(view=view, throughput=throughput or (), loss=loss or ())
 
     def header(self, now: float, title: str = "") -> Header | None:
-        """The run as a whole.
-
-        Args:
-            title: its name; empty: the name of its profile.
-            now: seconds since the epoch, on the supervisor's host.
-
-        Returns:
-            None before the first message.
-        """
+        """The run as a whole; `now` is of the supervisor's host; `title`: empty for the name of its profile. None before the first message."""
         run = self.run
         if run is None:
             return None

@@ -16,15 +16,7 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[..., Result], *arguments: object) -> Result:
-    """Waits for a function that may block. If the wait is cancelled, the result is dropped.
-
-    Args:
-        function: called in a thread of its own.
-        arguments: for it.
-
-    Raises:
-        Exception: whatever it raises.
-    """
+    """Waits for a function that may block, in a thread of its own. If the wait is cancelled, the result is dropped."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Result] = loop.create_future()
 

@@ -24,8 +24,6 @@ def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None
     """A path that begins with `text`; the first by name. May wait for a file system.
 
     Args:
-        text: the typed text.
-        folder: where a relative path begins.
         ending: Ending of the names of files; None: only folders.
 
     Returns:
@@ -82,12 +80,7 @@ def scripts_below(folder: Path) -> list[str]:
 
 
 class PathSuggester(Suggester):
-    """Offers the rest of a path while it is typed; the key for the right takes it.
-
-    Args:
-        folder: gives the folder in which a relative path begins.
-        ending: see `completed`.
-    """
+    """Offers the rest of a path while it is typed; the key for the right takes it."""
 
     def __init__(self, folder: Callable[[], Path], ending: str | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)

@@ -72,13 +72,7 @@ Row = TypeVar("Row", bound=HasView)
 
 
 def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
-    """The rows that a filter shows, in order. Where there is no value, the row comes last; equal ones are in order of rank.
-
-    Args:
-        rows: in order of rank.
-        order: how to sort them.
-        query: see `matches`.
-    """
+    """The rows that a filter shows, in order. Where there is no value, the row comes last; equal ones are in order of rank."""
     words = query.lower().split()
     shown = [row for row in rows if matches(row.view, words)] if words else list(rows)
     if order == Order():
@@ -121,7 +115,6 @@ def matches(view: RankView, words: Iterable[str]) -> bool:
     """Whether a rank has every word.
 
     Args:
-        view: the rank.
         words: in lower case. A number, or a range such as `8-15`, means ranks; another word is part of the node's name, the
             state, the note or the newest line. A word after `!` must not be there.
     """

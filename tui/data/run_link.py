@@ -16,13 +16,9 @@ RETRY_SECONDS = (0.25, 5.0)
 
 
 class RunLink:
-    """Folds the messages of a run's supervisor into a model.
+    """Folds the messages of a run's supervisor into a model; `told` gets the reason when the connection breaks, and "" when it is back.
 
-    Args:
-        engine: attaches.
-        run: id of the run.
-        model: takes the messages.
-        told: called with the reason when the connection breaks, and with an empty text when it works again.
+    told: called with the reason when the connection breaks, and with an empty text when it works again.
     """
 
     def __init__(self, engine: EngineClient, run: str, model: RunModel, told: Callable[[str], None]) -> None:

@@ -11,12 +11,7 @@ from engine.core.views.view import RunSummary
 
 
 class RunWatch:
-    """Compares lists of runs.
-
-    Args:
-        on: the occasions to tell the user of.
-        since: seconds since the epoch; nothing is told of the state in which older runs are found.
-    """
+    """Compares lists of runs, to tell the user of some occasions; the state in which runs older than `since` are found is no news."""
 
     def __init__(self, on: Collection[Occasion], since: float) -> None:
         self._on, self._since = on, since

@@ -36,7 +36,6 @@ def spark_values(source: Source, width: int, since: float | None = None) -> list
     stands out from the cell before, or, in the first cell, from the next. None marks a cell with a value that was not finite.
 
     Args:
-        width: cells.
         since: only newer values, in seconds since the epoch; None: all.
     """
     if not isinstance(source, Series):

@@ -49,8 +49,6 @@ class DeckScreen(Screen[None]):
         """Lets something happen that takes a while.
 
         Args:
-            work: called once it begins.
-            group: of work, for `exclusive`.
             exclusive: whether it replaces the current work of the same group, which may not even have begun.
         """
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)

@@ -33,11 +33,7 @@ MOST_CURVES = 4
 
 
 class CompareScreen(DeckScreen):
-    """A comparison.
-
-    Args:
-        runs: ids, oldest first.
-    """
+    """A comparison of runs, oldest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare")]
     AUTO_FOCUS = "#compared"

@@ -25,8 +25,6 @@ class ConfirmScreen(ModalScreen[Answer]):
     Args:
         question: names the target: `Stop run gpt-2nodes?`
         detail: what happens then, exactly.
-        do: the word on the button that does it.
-        dont: the word on the button that does nothing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("confirm")]

@@ -31,12 +31,7 @@ from tui.widgets.text_pane import TextPane
 
 
 class EditScreen(DeckScreen):
-    """A form.
-
-    Args:
-        entry: the profile; None: a new one.
-        duplicate: whether the form makes a new profile of it.
-    """
+    """A form."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("edit")]
 

@@ -39,10 +39,8 @@ class EditForm:
     """The form of a profile.
 
     Args:
-        screen: where it is.
         base: the profile that is edited or copied; None: a new one.
         is_new: whether the form has no file yet.
-        changed: called when a value has changed.
     """
 
     def __init__(

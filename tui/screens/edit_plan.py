@@ -23,13 +23,7 @@ PLAN_SECONDS = 0.2
 
 
 class EditPlan:
-    """The pane beside a form.
-
-    Args:
-        screen: where it is.
-        form: the form.
-        known: called when it is known which backends can run.
-    """
+    """The pane beside a form."""
 
     def __init__(self, screen: DeckScreen, form: EditForm, known: Callable[[], None]) -> None:
         self._screen, self._form, self._known = screen, form, known

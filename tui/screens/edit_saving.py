@@ -20,7 +20,6 @@ class Saving:
     """Saves the profile in a form.
 
     Args:
-        screen: where the form is.
         entry: the profile whose file is the form's own; None: it has none yet.
         folder: where a profile without a file is saved; None: in the user's own folder.
         checked: the profile to save; None if it is not valid.
@@ -40,11 +39,7 @@ class Saving:
         self._checked, self._was_saved = checked, was_saved
 
     def action_save(self, *, leave: bool = False) -> None:
-        """Saves to the profile's own file; a shipped or a new one to the user's folder.
-
-        Args:
-            leave: leaves the form once the profile is saved.
-        """
+        """Saves to the profile's own file, or a shipped or new one to the user's folder; `leave`: leaves the form then."""
         profile = self._checked()
         if profile is not None:
             path = None if self._folder is None else self._folder / f"{profile.name}.toml"

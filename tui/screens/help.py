@@ -25,7 +25,7 @@ class HelpScreen(DeckScreen):
     AUTO_FOCUS = "#help"
 
     def __init__(self, here: Collection[str] = ()) -> None:
-        """Args:
+        """`here`: places of the table of keys that the user comes from; their keys come first.
         here: places of the table of keys that the user comes from; their keys come first.
         """
         super().__init__()

@@ -59,11 +59,7 @@ class FilterLine(Input):
 
 
 class HomeScreen(DeckScreen):
-    """Profiles, runs, and the plan or the details of the one under the cursor.
-
-    Args:
-        profile: name of the profile that the cursor begins on.
-    """
+    """Profiles, runs, and the plan or the details of the one under the cursor, which begins on `profile`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("home")]
     AUTO_FOCUS = "#profiles"

@@ -44,13 +44,7 @@ class RunList(LineList):
 
 
 class HomeLists(Container):
-    """The profiles and the runs.
-
-    Args:
-        screen: where they are.
-        changed: called when another profile or run may be under the cursor.
-        profile: name of the profile that the cursor begins on.
-    """
+    """The profiles and the runs. `changed` is called when another one may be under the cursor, which begins on `profile`."""
 
     def __init__(self, screen: DeckScreen, changed: Callable[[], None], profile: str | None) -> None:
         super().__init__(id="lists")

@@ -47,11 +47,6 @@ class ImportScreen(AskScreen):
 async def entry_of_command(app: App[None], deck: Deck, command: str) -> ProfileEntry | None:
     """The profile of a command; shows which parts are left out. Asks first if a plan would run programs that the command names.
 
-    Args:
-        app: has the question.
-        deck: the same app; shows messages.
-        command: as a user typed or pasted it.
-
     Returns:
         The profile, without a file; None: it can't be read, or its programs are not trusted.
     """

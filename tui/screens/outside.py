@@ -21,13 +21,7 @@ class Said(NamedTuple):
 
 
 def open_in_editor(app: App[None], frame: Frame, then: str = "") -> Said:
-    """Opens a line of a file in the user's editor, and returns when the editor has ended.
-
-    Args:
-        app: is suspended.
-        frame: the line.
-        then: the next step, shown if all went well.
-    """
+    """Opens a line of a file in the user's editor, and returns when the editor has ended."""
     where = plain_line(f"{frame.file}:{frame.line}")
     if not Path(frame.file).is_file():
         return Said(f"{where} is not on this machine", is_error=True)
@@ -38,13 +32,7 @@ def open_in_editor(app: App[None], frame: Frame, then: str = "") -> Said:
 
 
 def run_outside(app: App[None], command: Sequence[str], done: str) -> Said:
-    """Runs a program in the terminal of the app.
-
-    Args:
-        app: is suspended.
-        command: words of its command line.
-        done: the message if it ends well.
-    """
+    """Runs a program in the terminal of the app."""
     try:
         with app.suspend():
             status = subprocess.run(command, check=False).returncode

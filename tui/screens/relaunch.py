@@ -26,12 +26,7 @@ class PastRun(NamedTuple):
 
 
 class Relaunching:
-    """The keys that launch a run again.
-
-    Args:
-        screen: where they are pressed.
-        past_run: tells which run they are about; None: there is none.
-    """
+    """The keys that launch a run again: the one that `past_run` tells."""
 
     def __init__(self, screen: DeckScreen, past_run: Callable[[], PastRun | None]) -> None:
         self._screen = screen

@@ -44,12 +44,7 @@ FEW = 16
 
 
 class RunScreen(DeckScreen):
-    """One run.
-
-    Args:
-        run: its id.
-        leaves_app: whether leaving it leaves the app, because it was all that the user asked for.
-    """
+    """One run. Leaving it leaves the app if it was all that the user asked for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("run")]
     AUTO_FOCUS = "#ranks"

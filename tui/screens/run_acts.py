@@ -64,13 +64,7 @@ def kill_act(view: RankView, client: RunClient) -> Act:
 
 
 def stop_act(run: RunView, client: RunClient, *, again: bool) -> Act:
-    """Ends a run by its stop ladder.
-
-    Args:
-        run: the run.
-        client: the connection to it.
-        again: the run is stopping already: it is ended at once.
-    """
+    """Ends a run by its stop ladder; `again`: it is stopping already, and is ended at once."""
     if again:
         left = _ranks("the", run.alive)
         detail = f"It is stopping already. SIGKILL goes to {left} still alive: nothing can be saved any more."
@@ -115,9 +109,6 @@ class RunActs:
     """The keys that change a run.
 
     Args:
-        screen: where they are pressed.
-        link: the connection to the run, which keeps the model.
-        model: the run.
         rank: tells which rank is under the cursor; None where a filter shows none.
         again: launches the run again, as a new run.
         watch: begins to follow a run that had ended.

@@ -22,14 +22,7 @@ from tui.widgets.log_view import LogView
 
 
 class RunLogs:
-    """The log of the rank under the cursor, or of several ranks.
-
-    Args:
-        screen: where it is shown.
-        link: the connection to the run.
-        model: the run.
-        rank: tells which rank is under the cursor; None where a filter shows none.
-    """
+    """The log of the rank under the cursor, or of several ranks."""
 
     def __init__(self, screen: DeckScreen, link: RunLink, model: RunModel, rank: Callable[[], int | None]) -> None:
         self._screen, self._link, self._model, self._rank = screen, link, model, rank
@@ -121,13 +114,7 @@ class RunLogs:
 
 
 async def write_file(screen: DeckScreen, path: Path, write: Callable[[], int], what: str) -> None:
-    """Writes a file and says so.
-
-    Args:
-        screen: says it.
-        write: writes it, and returns how much it has of `what`.
-        what: in the singular.
-    """
+    """Writes a file and says so."""
     name = plain_line(str(path))
     try:
         written = await off_loop(write)

@@ -33,13 +33,7 @@ CHART_HZ = 1
 
 
 class RunPainter:
-    """Paints the parts of a run. A screen that is covered by another one paints nothing.
-
-    Args:
-        screen: the screen to paint.
-        link: the connection to the run.
-        model: the run.
-    """
+    """Paints the parts of a run. A screen that is covered by another one paints nothing."""
 
     def __init__(
         self, screen: DeckScreen, link: RunLink, model: RunModel, parts: tuple[RunRanks, RunLogs, RunPanes, RunActs]

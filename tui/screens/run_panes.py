@@ -38,10 +38,6 @@ class RunPanes:
     """The ranks of a run, one pane of several below them, and beside it why the run failed.
 
     Args:
-        screen: where they are.
-        model: the run.
-        ranks: the ranks.
-        logs: the log.
         paint: paints the panes that are shown without waiting for their timers.
     """
 

@@ -15,13 +15,7 @@ from tui.widgets.rank_table import RankTable
 
 
 class SearchLine(Input):
-    """Where a search or a filter is typed; esc closes it.
-
-    Args:
-        placeholder: describes the text to type.
-        changed: called with every text that is typed.
-        done: called with the text that enter confirms.
-    """
+    """Where a search or a filter is typed; esc closes it. `changed` gets every text that is typed, `done` the one that enter confirms."""
 
     def __init__(
         self, id: str, placeholder: str, *, changed: Callable[[str], object], done: Callable[[str], object]

@@ -17,12 +17,7 @@ from tui.widgets.text_pane import TextPane
 
 
 class ScriptScreen(DeckScreen):
-    """One text that scrolls.
-
-    Args:
-        recipe: its name.
-        source: the script.
-    """
+    """One text that scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("script")]
     AUTO_FOCUS = "#script"

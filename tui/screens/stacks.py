@@ -28,12 +28,7 @@ WAITING = (
 
 
 class StacksScreen(DeckScreen):
-    """One text that scrolls.
-
-    Args:
-        run: its name.
-        ask: asks for the stacks, as lines for people. Raises RankdeckError.
-    """
+    """One text that scrolls: the stacks, as lines for people, that `ask` returns, or its RankdeckError."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("stacks")]
     AUTO_FOCUS = "#stacks"

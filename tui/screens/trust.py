@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def runs_programs(entry: ProfileEntry, *, launches: bool) -> bool:
-    """Whether a profile of the working directory, or of a command, would run programs.
-
-    Args:
-        entry: the profile.
-        launches: it is launched; else it is only looked at.
-    """
+    """Whether a profile of the working directory, or of a command, would run programs."""
     profile = entry.profile
     if profile is None or not entry.may_be_foreign:
         return False

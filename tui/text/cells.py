@@ -80,7 +80,6 @@ def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[
 
     Args:
         data: a line of a process, up to its line feed. A carriage return starts the line again, as in progress bars.
-        colour: False leaves the styles out.
 
     Returns:
         The text, at most `MAX_CELLS` wide, and the styles of its parts in order.

@@ -14,15 +14,7 @@ MAX_NAME = 24
 
 
 def finding_text(node: str, check: Check, finding: Finding | None, width: int, *, ascii: bool) -> Content:
-    """The details of one cell.
-
-    Args:
-        node: its row.
-        check: its column.
-        finding: its result; None while there is none.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """The details of one cell, in lines of `width` cells."""
     state = finding.state if finding is not None else None
     mark = CHECK_MARKS[state]
     word = "not checked yet" if state is None else "not checked" if state == "skip" else state

@@ -19,13 +19,7 @@ SMALLEST = 10
 
 
 def compare_text(runs: Sequence[str], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
-    """A table with a column for each run. Rows that differ stand out; subjects but results have only such rows.
-
-    Args:
-        runs: their ids.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """A table with a column for each run. Rows that differ stand out; subjects but results have only such rows."""
     names = [plain_line(row.name) for part in parts for row in part.rows]
     name = min(MAX_NAME, max(map(cell_len, names), default=0))
     each = max(SMALLEST, (width - name) // max(1, len(runs)) - 2)

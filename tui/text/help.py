@@ -59,9 +59,6 @@ def help_text(
 ) -> Content:
     """Args:
     query: only lines that contain it; empty: all.
-    width: cells of a line.
-    ascii: shows the signs that are drawn with ASCII characters.
-    keymap: keys that the user has changed, by id.
     here: places of the table of keys that the user is at; their keys come first.
     """
     lines: list[Content | str] = []

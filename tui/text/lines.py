@@ -16,12 +16,7 @@ LABEL = 10
 
 
 def wrapped(words: str | Iterable[str], width: int) -> list[str]:
-    """Words in lines of at most `width` cells. A word is broken only where it alone is longer than a line.
-
-    Args:
-        words: a text is split at its white space.
-        width: cells.
-    """
+    """Words in lines of at most `width` cells. A word is broken only where it alone is longer than a line."""
     width = max(1, width)
     lines: list[str] = [""]
     for word in words.split() if isinstance(words, str) else words:
@@ -42,13 +37,7 @@ def sentence(text: str, width: int, style: str = "") -> list[Content]:
 
 
 def labelled(label: str, words: str | Iterable[str], width: int, *, style: str = "") -> list[Content]:
-    """A label and words beside it; the column of the label stays empty in the lines that follow.
-
-    Args:
-        label: at most `LABEL` cells.
-        words: as for `wrapped`: clean text.
-        width: cells of a line, label included.
-    """
+    """A label and words beside it; the column of the label stays empty in the lines that follow."""
     lines = wrapped(words, max(8, width - LABEL - 1))
     return [
         Content.assemble((f"{label if index == 0 else '':<{LABEL}} ", MUTED), (line, style))

@@ -12,14 +12,7 @@ from tui.data.log_search import Found
 def search_words(
     pattern: Pattern | None, found: Found | None, wrapped: Literal["", "first", "last"], error: str
 ) -> str:
-    """A search in words; empty: there is none.
-
-    Args:
-        pattern: the pattern to find.
-        found: the matches so far.
-        wrapped: the match was found from the other end of the log.
-        error: why the user's text is no regular expression.
-    """
+    """A search in words; empty: there is none."""
     if error:
         return f"can't be sought: {error}"
     if found is None or pattern is None:

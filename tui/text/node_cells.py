@@ -46,13 +46,7 @@ class Boxes(NamedTuple):
 
     @classmethod
     def fitted(cls, width: int, *, name: int, ranks: int) -> Boxes:
-        """The widths for boxes of one size, as many beside each other as fit.
-
-        Args:
-            width: cells of a line.
-            name: cells of the longest node name.
-            ranks: on the node with the most.
-        """
+        """The widths for boxes of one size, as many beside each other as fit."""
         tally = 2 * len(str(ranks)) + 1
         name = max(1, min(name, 24 if width >= 120 else 12, width - tally - 5 - min(ranks, 8)))
         room = max(1, width - cls(name, tally, 0, 0, 0)._head())
@@ -82,10 +76,8 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
     """The cell of each rank.
 
     Args:
-        views: the ranks, by their number.
         measure: what the height of a block means: throughput or loss beside the greatest of all ranks, how many steps a
             rank is behind the furthest, or how full its GPU is.
-        ascii: draws with ASCII characters.
     """
     values = {rank: value for rank, view in views.items() if (value := _value(view, measure)) is not None}
     if measure == "step lag":

@@ -103,14 +103,7 @@ def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
 
 
 def backends_text(infos: Sequence[BackendInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:
-    """Every backend, whether it can run, and what helps where it can't.
-
-    Args:
-        infos: the backends.
-        chosen: the one that a profile names.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """Every backend, whether it can run, and what helps where it can't."""
     lines: list[Content] = []
     for info in infos:
         mark, style = ("✖", "$text-error") if info.trouble else ("✔", "$text-success")

@@ -77,23 +77,13 @@ class Picture(NamedTuple):
 
 
 def picture(request: Request) -> Picture | None:
-    """Draws curves with plotext. Takes a few milliseconds; for a thread.
-
-    Returns:
-        None while there is no finite value.
-    """
+    """Draws curves with plotext; None while there is no finite value. Takes a few milliseconds; for a thread."""
     found = curves(request.series, request.width - AXIS - 1, request.look)
     return None if found is None else draw_curves(found, request)
 
 
 def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> Picture:
-    """Draws curves.
-
-    Args:
-        found: what to draw.
-        request: how large, and for which theme.
-        ticks: the texts at the axes; None: steps or seconds, and values.
-    """
+    """Draws curves; `ticks`: the texts at the axes, instead of steps or seconds, and values."""
     with _PLOTEXT:
         text = _plotted(found, request, ticks)
     if request.ascii:

@@ -84,7 +84,6 @@ class Columns(NamedTuple):
 
         Args:
             width: cells of a whole row.
-            world_size: number of ranks.
             node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
             gpus: whether there are any whose use is known.
             usage: whether the resource use of ranks is known.
@@ -179,17 +178,7 @@ def row_parts(
     sparks: Sparks = Sparks(),  # noqa: B008
     units: Units = DEFAULT_UNITS,
 ) -> tuple[tuple[str, str], ...]:
-    """A row as (style or empty, text) of its parts, left to right; a style is a state, `muted` or `spark`.
-
-    Args:
-        row: the values.
-        columns: their widths.
-        now: seconds since the epoch, for ages.
-        cursor: whether the cursor is on the row.
-        ascii: draws with ASCII characters.
-        sparks: how the small curves are drawn.
-        units: of sizes.
-    """
+    """A row as (style or empty, text) of its parts, left to right; a style is a state, `muted` or `spark`."""
     view, throughput, loss = row
     drawn = signs(ascii=ascii)
     text: list[tuple[str, str]] = [("", (drawn.cursor if cursor else " ") + str(view.rank).rjust(columns.rank))]
@@ -270,13 +259,7 @@ def note_of(view: RankView, now: float) -> str:
 
 
 def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str]]:
-    """The line above the rows as (column or empty, text) of its parts, left to right.
-
-    Args:
-        columns: their widths.
-        unit: Unit of the throughput, without `/s`; empty where it is unknown.
-        ascii: draws with ASCII characters.
-    """
+    """The line above the rows as (column or empty, text) of its parts, left to right."""
     unit = f"{plain_line(unit)}/s" if unit else "per s"
     if cell_len(unit) > columns.throughput:
         unit = "~per s" if unit.startswith("~") else "per s"  # the header above has all of it

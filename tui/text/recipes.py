@@ -17,14 +17,7 @@ CONTINUES = "↪ "
 
 
 def recipes_text(recipes: Sequence[RecipeInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:
-    """The chosen recipe's lesson and arguments, then the other recipes.
-
-    Args:
-        recipes: those that there are.
-        chosen: the name of one, or another word.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """The chosen recipe's lesson and arguments, then the other recipes."""
     lines: list[Content] = []
     for recipe in recipes:
         if recipe.name == chosen:

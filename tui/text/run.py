@@ -213,7 +213,6 @@ def stacks_text(lines: Sequence[str], width: int) -> Content:
 
     Args:
         lines: from `RunClient.stacks`: a line for each group of ranks, below it its calls, indented.
-        width: cells of a line.
     """
     drawn: list[Content | str] = []
     for line in map(plain_line, lines):

@@ -20,7 +20,6 @@ def sparkline(
     Args:
         values: oldest first. None and values that are not finite are marked instead of drawn.
         width: cells. A shorter series leaves its left empty.
-        ascii: draws with ASCII characters.
         scale: the values of the lowest and the highest block; None: the extremes of the shown values.
 
     Returns:

@@ -80,12 +80,7 @@ class Chart(Widget):
         self._strips: list[Strip] | None = None
 
     def set_series(self, title: str, curves: Sequence[tuple[str, Series]]) -> None:
-        """Shows other values. May be called as often as values come: nothing is drawn when nothing has changed.
-
-        Args:
-            title: name of the metric, with its unit.
-            curves: the series and their names; they may grow meanwhile.
-        """
+        """Shows other values; the series may grow meanwhile. May be called as often as values come: nothing is drawn when nothing has changed."""
         if title != self._title:
             self._title = title
             self._strips = None

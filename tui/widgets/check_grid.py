@@ -34,12 +34,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def fitted(cls, width: int, *, node: int) -> Columns:
-        """The columns that fit a width: signs with words where there is room, else signs below shortened names of checks.
-
-        Args:
-            width: cells of a row.
-            node: cells of the longest node name.
-        """
+        """The columns that fit a width: signs with words where there is room, else signs below shortened names of checks."""
         words = tuple(max(len(check), WORD) + 1 for check in CHECKS)
         if width >= CURSOR + min(node, MAX_NODE) + sum(words):
             return cls(min(node, MAX_NODE), words)

@@ -15,13 +15,9 @@ from tui.widgets.log_window import LogWindow, Position
 
 
 class LogFollower:
-    """A reader, a search, rows and a window on them.
+    """A reader, a search, rows and a window on them. `told` is called in other threads when `take` has something to do, `moved` when the view must be drawn.
 
-    Args:
-        told: called in other threads when `take` has something to do.
-        moved: called when the window has moved or the log has grown; True: the view must be drawn anew.
-        styles: makes the styles of the theme.
-        ascii: draws with ASCII characters only.
+    ascii: draws with ASCII characters only.
     """
 
     def __init__(
@@ -152,12 +148,7 @@ class LogFollower:
             self._want_older()  # a filter lets little through
 
     def absorb(self, count: int, new: int) -> None:
-        """Goes along with lines that have arrived at the end, or leaves the text under a reader where it is.
-
-        Args:
-            count: lines that were held before.
-            new: lines that were written since then.
-        """
+        """Goes along with new lines at the end of the `count` lines held before, or leaves the text under a reader where it is."""
         log, window = self.log, self.window
         assert log is not None
         if self.follows:

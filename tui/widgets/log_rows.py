@@ -96,13 +96,7 @@ def head(log: MergedLog, line: Line) -> str:
 
 
 class LogRows:
-    """The rows of a log.
-
-    Args:
-        finder: the search in the log; its matches are marked.
-        styles: makes the styles of the theme.
-        ascii: draws with ASCII characters only.
-    """
+    """The rows of a log."""
 
     def __init__(self, finder: LogFinder, styles: Callable[[], Styles], *, ascii: bool) -> None:
         self.log: MergedLog | None = None

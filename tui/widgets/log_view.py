@@ -77,13 +77,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     # --- what is shown -----------------------------------------------------------------------------------------------
 
     def show(self, log: MergedLog | LogFile | None, title: str = "", at: Place | None = None) -> None:
-        """Shows a log from its end, and follows it. A search and a filter go on in it.
-
-        Args:
-            log: one or more files; None for nothing.
-            title: words for it, for the border.
-            at: a place from which it is shown instead.
-        """
+        """Shows one or more files from their end, or from a place, and follows them. A search and a filter go on."""
         log = MergedLog([log]) if isinstance(log, LogFile) else log
         if log is not None and log.filter is not self._filter and not (log.filter.is_empty and self._filter.is_empty):
             log = log.copy(self._filter)

@@ -75,13 +75,7 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         return self._members[node].ranks[index] if node < len(self._members) else None
 
     def show_nodes(self, nodes: Sequence[NodeView], views: Mapping[int, RankView], away: Mapping[str, float]) -> None:
-        """Shows other values and repaints the visible lines that differ. The cursor stays on its rank.
-
-        Args:
-            nodes: in their order on the screen. Nodes without ranks are left out.
-            views: the ranks, by their number.
-            away: seconds for which each unreachable node has been so, by its name.
-        """
+        """Shows other values and repaints the visible lines that differ. The cursor stays on its rank."""
         nodes = [node for node in nodes if node.ranks]
         rank = self.cursor_rank
         moved = [(node.name, node.ranks) for node in nodes] != [(node.name, node.ranks) for node in self._members]

@@ -28,13 +28,7 @@ class Cells(NamedTuple):
 
 
 class RankStrips:
-    """Draws rows and headings.
-
-    Args:
-        style_of: the style of a component class; for an empty name, the widget's.
-        units: how values are written.
-        ascii: draws with ASCII characters only.
-    """
+    """Draws rows and headings. `style_of` gives the style of a component class; for an empty name, the widget's."""
 
     def __init__(self, style_of: Callable[[str], Style], units: Units, *, ascii: bool) -> None:
         self._style_of = style_of

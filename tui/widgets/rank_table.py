@@ -77,12 +77,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         return self._rows[self._cursor].view.rank if self._rows else None
 
     def set_rows(self, rows: Sequence[RankRow], now: float) -> None:
-        """Shows other values and repaints the visible rows that differ. The cursor stays on its rank.
-
-        Args:
-            rows: every row, in order of rank.
-            now: seconds since the epoch, for ages.
-        """
+        """Shows other values and repaints the visible rows that differ. The cursor stays on its rank."""
         self._ranks.every, self._now = rows, now
         every, look = self._ranks.every, self._look
         state = (look, len(every), int(self._now))

@@ -69,7 +69,6 @@ class RunCharts(Container, can_focus=True):
         """Shows the series of every rank; the charts see for themselves whether anything is new.
 
         Args:
-            model: the run.
             rank: whose curve is drawn above the band of many ranks; None: none.
         """
         self._model = model

@@ -50,12 +50,7 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
         self.mount(self._text)
 
     def show_text(self, source: Callable[[int], Content], *, title: str | None = None) -> None:
-        """Shows another text.
-
-        Args:
-            source: makes the text for a width in cells.
-            title: for the border; None: the title does not change.
-        """
+        """Shows another text, which `source` makes for a width in cells; `title`: another one for the border."""
         self._source = source
         if title is not None:
             self._title = title

@@ -29,8 +29,6 @@ def make(word: str, kind: str, given: dict[Any, ast.expr], constants: dict[str, 
     """An argument of what its declaration says.
 
     Args:
-        word: its flag.
-        kind: its type; empty: that of its default.
         given: expressions by the names `default`, `choices`, `help`, `required`, `low` and `high`.
         fixed: fields of the argument, which win.
     """

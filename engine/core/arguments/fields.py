@@ -52,13 +52,7 @@ class _Declared(NamedTuple):
 
 
 class Fields:
-    """Reads the fields of classes and the parameters of functions of one module.
-
-    Args:
-        tree: the module.
-        source: its text, for comments.
-        constants: its constants.
-    """
+    """Reads the fields of classes and the parameters of functions of one module."""
 
     def __init__(self, nodes: list[ast.AST], source: str, constants: dict[str, Any]) -> None:
         self._lines, self._constants = source.split("\n"), constants

@@ -23,10 +23,7 @@ _ORDER = ("default", "help")
 
 
 def read_recipe(name: str, source: str) -> RecipeInfo:
-    """The description of a recipe, from its script.
-
-    Args:
-        source: the script; its `parameter(...)` calls contain literals only.
+    """The description of a recipe, from its script, whose `parameter(...)` calls contain literals only.
 
     Raises:
         ValueError: it declares something in another way.
@@ -91,7 +88,6 @@ def help_asked_for(recipe: RecipeInfo, words: Sequence[str], command: str) -> st
     """The help that a script prints for a command line with `--help`; empty: it would not print it.
 
     Args:
-        recipe: whose script it is.
         command: what the user has typed before them, for the line of usage.
     """
     parser = _parser(recipe, command)

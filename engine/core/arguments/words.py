@@ -136,8 +136,6 @@ def written(values: Mapping[str, str], declared: Sequence[Argument], more: Seque
 
     Args:
         values: by the names of arguments; without a value, an argument is left out.
-        declared: the arguments.
-        more: other words.
     """
     places: list[str] = []
     args: list[str] = []

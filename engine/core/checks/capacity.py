@@ -26,12 +26,7 @@ class Capacity(NamedTuple):
 
 
 def rank_capacity(open_files: int | None, processes: int | None) -> Capacity | None:
-    """The room on a node; None: nothing is known to limit it.
-
-    Args:
-        open_files: how many files an agent may open; None: any number.
-        processes: how many more processes and threads the user may start; None: any number.
-    """
+    """The room on a node, from the files that an agent may open and the processes that the user may start; None: no limit is known."""
     limits = []
     if open_files is not None:
         fit = max(0, open_files - FILES_OF_AGENT) // FILES_PER_OWN_RANK

@@ -38,8 +38,6 @@ def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, 
     """How a node reaches the head.
 
     Args:
-        plan: what would be launched.
-        node: a node other than the head.
         listener: where the head listens; None: unknown.
         routes: how it was reached; None: not tried.
     """
@@ -66,9 +64,6 @@ def head_findings(
     """Whether the head has an address that all other nodes reach.
 
     Args:
-        plan: what would be launched.
-        machine: properties of the head, if known.
-        listener: where it listened, if it did.
         routes: by node, of the nodes that have tried.
     """
     head, others = plan.nodes[0].name, len(plan.nodes) - 1
@@ -116,11 +111,7 @@ class Answers(msgspec.Struct, kw_only=True):
 
 
 def comparisons(answers: Mapping[str, Answers]) -> list[Finding]:
-    """Findings about nodes that differ from most others; of two halves, the half without the head.
-
-    Args:
-        answers: by node, the head first.
-    """
+    """Findings about nodes that differ from most others; of two halves, the half without the head, which comes first."""
     started = {name: one.machine for name, one in answers.items() if one.machine and not (one.job and one.job.start)}
     versions = {name: one.torch_version for name, one in answers.items() if one.torch_version}
     contents = {name: one.content for name, one in answers.items() if one.content}
@@ -158,11 +149,7 @@ def silence_findings(node: str, known: Collection[Check], check: Check | None, t
     """Findings about a node that stopped answering: one failure with the reason; the other checks are skipped.
 
     Args:
-        node: the node.
-        known: checks that have findings.
         check: the check that fails; None: the first without a finding.
-        text: the reason.
-        hint: the next step.
     """
     left = [one for one in CHECKS if one not in known]
     failed = check or left[0]

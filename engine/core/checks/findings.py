@@ -100,11 +100,7 @@ def fail(node: str, check: Check, text: str, hint: str) -> Finding:
 
 
 class Grid:
-    """Findings by node and check, while they arrive.
-
-    Args:
-        nodes: every node that is checked, in order.
-    """
+    """Findings by node, in order, and check, while they arrive."""
 
     def __init__(self, nodes: Sequence[str]) -> None:
         self.nodes = tuple(nodes)

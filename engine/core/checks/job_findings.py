@@ -31,10 +31,6 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, *
     """Findings that do not need an import of torch.
 
     Args:
-        plan: what would be launched.
-        node: the node.
-        machine: properties of the node.
-        job: what a rank would find there.
         full: torch will be imported, so its files are not judged.
     """
     found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]

@@ -49,12 +49,7 @@ def worst(findings: Iterable[Finding]) -> Finding:
 
 
 def reach_finding(node: PlannedNode, seconds: float) -> Finding:
-    """A node whose probe has answered.
-
-    Args:
-        node: the node.
-        seconds: from the start of the command to its answer.
-    """
+    """A node whose probe has answered, `seconds` after the start of the command."""
     return ok(node.name, "ssh", "this machine" if node.transport == "local" else f"answered after {seconds:.1f} s")
 
 
@@ -62,7 +57,6 @@ def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
     """The difference between a node's clock and this machine's.
 
     Args:
-        node: the node.
         ahead: seconds that its clock is ahead.
         uncertain: possible error in seconds, from the time that the answer took.
     """
@@ -150,7 +144,6 @@ def limit_finding(
     """The first limit of a node that will slow ranks down or end them, where it is no matter of how many start; None: there is none.
 
     Args:
-        node: the node.
         memory: bytes that its control groups allow; None: no limit.
         cpus: how many CPUs they allow at the same time; None: no limit.
         limits: Limits of each process, as `engine.node.limits.process_limits` returns them.
@@ -177,12 +170,7 @@ def limit_finding(
 
 
 def login_finding(node: PlannedNode, ends_with: Login) -> Finding:
-    """Whether processes outlive the login that started them.
-
-    Args:
-        node: the node.
-        ends_with: what ends them.
-    """
+    """Whether processes outlive the login that started them."""
     remote = node.transport != "local"
     match ends_with:
         case "":

@@ -38,11 +38,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(records: Mapping[int, RankRecord | None]) -> list[Wait]:
-    """Which ranks wait for which: in collectives, then in sends and receives, longest waits first.
-
-    Args:
-        records: of every rank of the run; None: it sent none.
-    """
+    """Which ranks wait for which: in collectives, then in sends and receives, longest waits first."""
     collectives: list[tuple[float, Wait]] = []
     transfers: list[tuple[float, Wait]] = []
     keys = {key for one in records.values() if one is not None for key in one.groups}

@@ -213,9 +213,7 @@ def explain(
     """Explains why a rank failed. Cached, because the view of a holding run is built ten times a second.
 
     Args:
-        rank: its number; None: unknown.
         status: the exit code, or minus the number of a signal; None: unknown.
-        output: the end of its output.
         reason: from the node's agent: why it could not be started, or how it was lost.
         by: the user who sent the signal that ended it; empty: unknown.
         context: what its launcher printed.

@@ -127,11 +127,7 @@ def read_record(text: str) -> RankRecord | None:
 
 
 def read_trace(value: object) -> RankRecord:
-    """The record in an unpickled file of torch.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """The record in an unpickled file of torch. Raises ValueError if it is not valid."""
     trace = msgspec.convert(value, _Trace)
     if sum(len(name) + len(config.ranks) for name, config in trace.pg_config.items()) > MAX_LISTED:
         raise ValueError("it lists too many groups and ranks")

@@ -70,11 +70,7 @@ class Line(NamedTuple):
 
 
 def split(lines: Sequence[str]) -> Iterator[Line]:
-    """Each line without its tags.
-
-    Args:
-        lines: Lines of a whole text, without control sequences.
-    """
+    """Each line of a whole text, without its tags and control sequences."""
     are_nodes = any("torch/distributed/elastic" in line for line in lines)  # then a task of srun is a node
     globals_of: dict[int, int] = {}
     for task, source, line in _without_common(lines):

@@ -118,11 +118,7 @@ def own_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def fold(stacks: Mapping[int, str]) -> list[Fold]:
-    """Groups ranks by the stack of their main thread, most common first.
-
-    Args:
-        stacks: each rank's dump.
-    """
+    """Groups ranks by the stack of their main thread, most common first."""
     groups: dict[tuple[Frame, ...], list[int]] = {}
     threads: dict[tuple[Frame, ...], int] = {}
     for rank, text in stacks.items():

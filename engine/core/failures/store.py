@@ -19,10 +19,7 @@ def store_words(reason: str, status: int | None, output: str, log: str) -> Store
     """Returns how a store ended.
 
     Args:
-        reason: from the node's agent.
         status: the exit code of its process, or minus the number of a signal; None: unknown.
-        output: the end of its output.
-        log: the file with all of that.
     """
     lines = [visible(line).strip() for line in output.splitlines() if line.strip()]
     words = reason if status is None else f"{reason} with {status_words(status)}"

@@ -140,8 +140,6 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
     """Takes the lines of one traceback apart.
 
     Args:
-        lines: the whole text.
-        head: index of its first line.
         end: index of the line that it ends before at the latest.
         chained: whether the next traceback is chained to it; then the line between them is kept.
     """

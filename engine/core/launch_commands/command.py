@@ -66,10 +66,6 @@ def looks_like_launch(text: str) -> bool:
 def read_words(draft: Draft, words: list[Word], job: Job) -> None:
     """Reads a command.
 
-    Args:
-        draft: takes what it says.
-        job: what a batch file says of the job.
-
     Raises:
         UsageError: it starts nothing that rankdeck knows, or an option is unknown.
     """

@@ -103,7 +103,6 @@ def profile_data(
     """The tables of the profile.
 
     Args:
-        draft: a command that was read to its end.
         nodes: where it runs, instead of what the command says; None: as the command says.
         folder: from which its relative paths count.
         is_whole: False notes what the command lacks, for a form in which the user adds it.

@@ -8,14 +8,7 @@ from engine.core.launch_commands.options import Given, read_options, reasons, ta
 
 
 def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
-    """Reads what follows `mpirun`.
-
-    Returns:
-        The words of the program that it starts.
-
-    Raises:
-        UsageError: an option is unknown, or it starts several programs.
-    """
+    """Reads what follows `mpirun`. Returns the words of the program; raises UsageError for unknown options and for several programs."""
     given, rest = read_options(words, "mpirun")
     draft.backend = "mpi"
     for one in given:

@@ -84,11 +84,7 @@ def options_of(launcher: Launcher) -> tuple[Option, ...]:
 
 
 def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given], list[Word]]:
-    """The options at the beginning of a command, and the words after them.
-
-    Raises:
-        UsageError: the launcher has no such option, or its value is missing.
-    """
+    """The options at the beginning of a command, and the words after them. Raises UsageError for an unknown option or a missing value."""
     given: list[Given] = []
     at = 0
     while at < len(words):
@@ -136,11 +132,7 @@ def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
 
 
 def take_option(draft: Draft, given: Given) -> None:
-    """Takes an option whose meaning several launchers share, or leaves it out.
-
-    Raises:
-        UsageError: its value is wrong, or nothing would do the same.
-    """
+    """Takes an option whose meaning several launchers share, or leaves it out. Raises UsageError if nothing would do the same."""
     value, sets = given.value, given.option.sets
     match given.option.means:
         case "total":

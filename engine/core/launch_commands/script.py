@@ -24,11 +24,7 @@ _UNREPLACED = re.compile(r"[$`]")
 
 
 def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
-    """The file and the options of a command of sbatch; None: it is another command.
-
-    Raises:
-        UsageError: an option is unknown, or there is no file.
-    """
+    """The file and the options of a command of sbatch; None: it is another command. Raises UsageError."""
     if not words or program_of(words[0].text) != "sbatch":
         return None
     rest = read_options(joined(words[1:]), "sbatch")[1]
@@ -41,7 +37,6 @@ def read_script(text: str, file: str = "", options: list[Word] | None = None) ->
     """Reads a command line or a batch file.
 
     Args:
-        text: its text.
         file: its name; empty: a command line.
         options: options of sbatch, which win over those in the file; None: it is not a batch file.
 

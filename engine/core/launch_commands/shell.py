@@ -41,12 +41,7 @@ _SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>\$\((?:[^()]|\([^()]*\))*\)|`
 
 
 def statements(text: str, name: str = "") -> Iterator[Statement]:
-    """The simple commands of a text, in order.
-
-    Args:
-        text: Text of a command line or a batch file.
-        name: Name of the file, for places; empty: a command line.
-    """
+    """The simple commands of a command line, or of a batch file with a name, in order."""
     text = text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
     at, begun, kept, left_out = 0, -1, "", list[str]()
     for match in [*_PART.finditer(text), None]:
@@ -67,15 +62,7 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
 
 
 def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
-    """The words of a simple command. Variables with a known value are replaced.
-
-    Args:
-        statement: the command.
-        known: values of variables.
-
-    Raises:
-        UsageError: a quote is not closed.
-    """
+    """The words of a simple command. Variables with a known value are replaced. Raises UsageError if a quote is not closed."""
     text = _SUBSTITUTION.sub(
         lambda found: shlex.quote(found[0]) if found["found"] and " " in found[0] else found[0],
         replaced(statement.text, known),

@@ -60,19 +60,7 @@ class Job:
 
 
 def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
-    """Reads what follows `srun`.
-
-    Args:
-        draft: takes what it says.
-        words: after `srun`.
-        job: what the batch file says.
-
-    Returns:
-        The words of the program that it starts.
-
-    Raises:
-        UsageError: an option is unknown.
-    """
+    """Reads what follows `srun`. Returns the words of the program that it starts; raises UsageError for an unknown option."""
     given, rest = read_options(joined(words), "srun")
     draft.slurm = "current"
     job.take(draft, given)

@@ -14,8 +14,6 @@ def read_torchrun(draft: Draft, words: list[Word], *, passes_local_rank: bool = 
     """Reads what follows `torchrun`.
 
     Args:
-        draft: takes what it says.
-        words: after the launcher's name.
         passes_local_rank: whether the script gets `--local-rank`, as from `torch.distributed.launch` without `--use-env`.
 
     Raises:

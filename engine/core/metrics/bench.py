@@ -63,11 +63,7 @@ _decoder = msgspec.json.Decoder(Result)
 
 
 def parse_results(data: bytes) -> list[Result]:
-    """The results in a rank's metrics, in order; of two with the same key the later.
-
-    Args:
-        data: lines of JSON. Other lines and an incomplete last line are skipped.
-    """
+    """The results in a rank's metrics (lines of JSON; others are skipped), in order; of two with the same key the later."""
     found: dict[tuple[str, str, int], Result] = {}
     for line in data.split(b"\n")[:-1]:
         if b'"collective"' not in line or len(line) > LONGEST_LINE:

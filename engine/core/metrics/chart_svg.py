@@ -27,8 +27,6 @@ def chart_svg(dumps: Sequence[SeriesDump], metric: str, begin: float) -> str | N
     """One chart.
 
     Args:
-        dumps: all series of a run.
-        metric: the one to draw.
         begin: when the run was launched, seconds since the epoch.
 
     Returns:

@@ -74,8 +74,6 @@ class Counter(msgspec.Struct, kw_only=True):
         """Adds a line of this count. Returns whether the count went on.
 
         Args:
-            line: with a step.
-            epoch: the newest that was printed.
             of_epoch: the count is known to begin again with each epoch.
         """
         count = line.step if line.step is not None else self.count

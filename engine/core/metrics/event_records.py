@@ -60,11 +60,7 @@ def complete_size(data: bytes) -> tuple[int, int]:
 
 
 def scalars(data: bytes) -> Iterator[Scalar]:
-    """The scalars of whole records, in order. Records that are damaged, or hold something else, are skipped.
-
-    Args:
-        data: whole records, as `complete_size` tells.
-    """
+    """The scalars of whole records, in order. Records that are damaged, or hold something else, are skipped."""
     at = 0
     while at + HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)

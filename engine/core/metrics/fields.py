@@ -71,11 +71,7 @@ def hide(text: str) -> str:
 
 
 def read_fields(text: str) -> Fields:
-    """The fields of a line, in order.
-
-    Args:
-        text: one line.
-    """
+    """The fields of a line, in order."""
     if len(text) > MAX_TEXT:
         text = f"{text[: MAX_TEXT // 2]} {HIDDEN} {text[-MAX_TEXT // 2 :]}"
     text = hide(text)
@@ -217,11 +213,7 @@ def is_unit(word: str) -> bool:
 
 
 def rate_of_unit(unit: str) -> tuple[str, float] | None:
-    """Key and multiple of a rate: `ktok/s` is `("tokens/s", 1000)`; None: not a rate of training.
-
-    Args:
-        unit: in lower case.
-    """
+    """Key and multiple of a rate in lower case: `ktok/s` is `("tokens/s", 1000)`; None: not a rate of training."""
     found = P.rate.match(unit)
     if found is None:
         return None

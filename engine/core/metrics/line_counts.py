@@ -14,12 +14,7 @@ Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
 
 
 class LineCounts:
-    """A line whose counts are read.
-
-    Args:
-        line: its fields.
-        names: what the profile says about names.
-    """
+    """A line whose counts are read."""
 
     def __init__(self, line: Fields, names: Names) -> None:
         self.text, self.fields, self.numbers = line

@@ -80,13 +80,7 @@ def thin(text: bytes, places: Places) -> bytes:
 
 
 def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
-    """The places of those of the lines of one format that are needed; None: all are.
-
-    Args:
-        lines: without line feeds.
-        text: all of them.
-        places: see `thin`.
-    """
+    """The places of those of the lines (without line feeds) of one format that are needed; None: all are. See `thin`."""
     wanted = {0, len(lines) - 1}
     table = _Columns(text, lines[0], len(lines))
     metrics = [
@@ -106,13 +100,7 @@ def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
 
 
 class _Columns:
-    """The numbers of lines of one format, by their place in a line.
-
-    Args:
-        text: the lines.
-        first: the first of them.
-        count: how many they are.
-    """
+    """The numbers of lines of one format, by their place in a line."""
 
     def __init__(self, text: bytes, first: bytes, count: int) -> None:
         table = _WITH_EXPONENTS if _EXPONENT.search(first) else _PLAIN

@@ -110,11 +110,7 @@ def shapes_of(text: bytes) -> bytes:
 
 
 class LineFormats:
-    """The formats that were found so far. Shared by all ranks of a run.
-
-    Args:
-        names: what the profile says about names.
-    """
+    """The formats that were found so far. Shared by all ranks of a run."""
 
     def __init__(self, names: Names = Names()) -> None:  # noqa: B008 - it is frozen
         self.names = names
@@ -298,7 +294,6 @@ def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
     """A line of a known shape.
 
     Args:
-        line: the line.
         brief: leaves out metrics other than the main ones.
 
     Raises:

@@ -281,8 +281,6 @@ def understand(line: Fields, names: Names, section: Section = "training") -> For
     """The meaning of a line.
 
     Args:
-        line: its fields.
-        names: what the profile says about names.
         section: the section that the line is in, unless it counts steps or epochs of the training.
 
     Returns:

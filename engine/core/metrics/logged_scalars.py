@@ -32,19 +32,13 @@ def take_scalars(
     *,
     is_echo: bool = False,
 ) -> list[Point]:
-    """Adds scalars of a rank's files.
+    """Adds scalars of a rank's files to its progress. Returns new points of curves.
 
     Args:
-        rank: the rank that wrote them.
         progress: changed in place.
-        found: in the order in which they were written.
-        names: what the profile says about names.
         now: seconds since the epoch; a program's time that can't be true is replaced by it.
         most_keys: curves of this rank, besides the main ones.
         is_echo: a program whose output says anything about a metric says all of it.
-
-    Returns:
-        New points of curves.
     """
     points: list[Point] = []
     for scalar in found:

@@ -53,7 +53,6 @@ def meaning_of(name: str, unit: str, names: Names) -> Meaning:
     Args:
         name: as printed, with the words before it.
         unit: Unit of the number, in lower case.
-        names: the profile's settings.
     """
     lower = name.lower()
     if names.loss and _is_named(lower, names.loss):

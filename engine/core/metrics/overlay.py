@@ -9,16 +9,7 @@ from engine.core.metrics.series import Bucket, Series, SeriesDump
 
 
 def overlay(dumps: Sequence[SeriesDump], metric: str, begin: float) -> Series | None:
-    """The curve of a metric as the mean over ranks.
-
-    Args:
-        dumps: all series of the run.
-        metric: its name.
-        begin: when the run was launched; times of the curve count from it.
-
-    Returns:
-        None if no rank has the metric.
-    """
+    """The curve of a metric as the mean over ranks, in seconds since `begin`; None if no rank has the metric."""
     own = [dump for dump in dumps if dump.key == metric]
     if not own:
         return None

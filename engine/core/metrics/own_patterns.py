@@ -29,11 +29,7 @@ _MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 class OwnPatterns:
-    """The patterns of a run.
-
-    Args:
-        on_slow: called with a pattern that is not used any more.
-    """
+    """The patterns of a run; `on_slow` is called with a pattern that is not used any more."""
 
     def __init__(self, on_slow: Callable[[str], None]) -> None:
         self._on_slow = on_slow

@@ -28,11 +28,7 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def process_use(values: Sequence[int | None]) -> ProcessUse:
-    """A node's report about one rank, rounded so that a rank that does the same as before makes no news.
-
-    Args:
-        values: percent of one core, bytes of memory, bytes read and written a second.
-    """
+    """A node's report about one rank (percent of a core, bytes of memory, bytes moved a second), rounded so that the same use makes no news."""
     cpu, memory, read, written = values
     return ProcessUse(
         cpu=cpu or 0, memory=round((memory or 0) / MEBIBYTE) * MEBIBYTE, read=_rough(read), written=_rough(written)

@@ -118,15 +118,10 @@ class RankProgress(msgspec.Struct, kw_only=True):
 
 
 def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) -> list[Point]:
-    """Adds one line of a rank's metrics file.
+    """Adds one line of a rank's metrics file. Returns new points of curves.
 
     Args:
-        rank: the rank that wrote it.
-        progress: changed in place.
         record: `{"t": seconds since the epoch, "step": …, "loss": …, "samples": …, …}`; values of other types are skipped.
-
-    Returns:
-        New points of curves.
     """
     at = _number(record.get("t"))
     if at is None or not math.isfinite(at):
@@ -178,8 +173,6 @@ def take_lines(
     """Adds lines of a rank's output. Returns new points of curves.
 
     Args:
-        rank: the rank that printed them.
-        progress: changed in place.
         at: when they were read, seconds since the epoch.
         lines: in the order in which they were printed.
         most_keys: curves of this rank, besides the main ones.

@@ -10,9 +10,6 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
     Yields:
         The number of each field, and a whole number or the bytes of anything else.
-
-    Raises:
-        ValueError, IndexError: the message is damaged.
     """
     at = 0
     while at < len(message):

@@ -22,11 +22,7 @@ CLOSED = frozenset((b"}", b"},"))
 
 
 def section_of(line: str) -> Section | None:
-    """The section that a line begins; None: it is no heading.
-
-    Args:
-        line: at most `LONGEST` characters.
-    """
+    """The section that a line begins; None: it is no heading."""
     line = line.strip()
     found = P.heading.search(line)
     if found is None or not (

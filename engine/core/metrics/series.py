@@ -76,13 +76,7 @@ class Series:
         """The extremes of all finite values; infinite if there is none."""
 
     def append(self, at: float, step: int | None, value: float) -> None:
-        """Adds a point. Costs constant time on average.
-
-        Args:
-            at: seconds since the epoch.
-            step: the rank's step, or None.
-            value: any float, NaN and infinities too.
-        """
+        """Adds a point, of any float and of a step or None, at seconds since the epoch. Costs constant time on average."""
         self.recent.append((at, step, value))
         finite = math.isfinite(value)
         if finite:

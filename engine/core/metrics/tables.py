@@ -29,12 +29,7 @@ class Table(NamedTuple):
 
 
 def table_of(line: str, names: Names) -> Table | None:
-    """The table that begins with a line of names; None: it is another line.
-
-    Args:
-        line: without numbers.
-        names: what the profile says about names.
-    """
+    """The table that begins with a line of names without numbers; None: it is another line."""
     line = line.translate(_BOX).strip().removeprefix("# ")
     for separator, pattern in _SEPARATORS:
         cells = [cell.strip("\"' ") for cell in pattern.split(line.strip("|") if separator == "|" else line)]

@@ -81,11 +81,7 @@ def whole_records(data: bytes, offset: int) -> Records:
 
 
 def scalars(messages: list[bytes]) -> Iterator[Scalar]:
-    """The numbers that the program has logged, in order. Records that are damaged, or hold something else, are skipped.
-
-    Args:
-        messages: whole records.
-    """
+    """The numbers that the program has logged, in order. Records that are damaged, or hold something else, are skipped."""
     for message in messages:
         with contextlib.suppress(ValueError, IndexError, OverflowError, RecursionError):
             for field, value in fields(message):

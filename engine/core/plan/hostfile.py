@@ -19,10 +19,6 @@ _FORMS = "a line is a host, with or without its number of ranks: gpu01, gpu01:4 
 def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
     """Reads a hostfile.
 
-    Args:
-        text: its content.
-        file: its name in errors.
-
     Returns:
         Each host once, in the order of the first lines. `ranks` is None for a host without a count, if no host has several lines.
 
@@ -58,11 +54,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
 
 
 def _read(line: str) -> Slots:
-    """Reads one line, which must not be empty.
-
-    Raises:
-        LayoutError: it is invalid.
-    """
+    """Reads one line, which must not be empty. Raises LayoutError."""
     host, *words = " ".join(line.split()).replace(" =", "=").replace("= ", "=").split()
     try:
         node = parse_node(host)

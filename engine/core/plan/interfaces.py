@@ -10,7 +10,6 @@ def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
     """Whether a variable's value selects an interface.
 
     Args:
-        wanted: the value.
         prefixes: NCCL's format: prefixes of names, `=eth0` for a complete name, `^docker,lo` for all others. Gloo takes names.
     """
     if not prefixes:

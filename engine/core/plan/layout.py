@@ -97,11 +97,7 @@ def parse_nodes(
 
 
 def groups_of(nodes: str | Sequence[str]) -> tuple[str, ...]:
-    """The node groups among the words of `layout.nodes`: `@gpu` or `@source:gpu`.
-
-    Raises:
-        LayoutError: the name of a group is invalid.
-    """
+    """The node groups among the words of `layout.nodes`: `@gpu` or `@source:gpu`. Raises LayoutError for an invalid name."""
     groups = tuple(word for word in _words(nodes) if word.startswith("@"))
     for group in groups:
         if not _GROUP.match(group):
@@ -113,11 +109,7 @@ def groups_of(nodes: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_node(word: str) -> Slots:
-    """Reads one node with or without a number of ranks: `gpu01:8`, `me@gpu01`, `10.0.0.7:8`, `fe80::2`, `[fe80::2]:8`.
-
-    Raises:
-        LayoutError: the name or the count is invalid.
-    """
+    """Reads one node with or without a number of ranks: `gpu01:8`, `me@gpu01`, `10.0.0.7:8`, `[fe80::2]:8`. Raises LayoutError."""
     count: str | None
     if matched := _IPV6_WITH_COUNT.match(word):
         user, address, count = matched.groups()
@@ -146,10 +138,6 @@ def count_of(text: str) -> int | None:
 
 def complete(slots: Iterable[Slots], ranks_per_node: int | Literal["auto"]) -> tuple[Slots, ...]:
     """Fills in missing counts, and checks the nodes of a layout together.
-
-    Args:
-        slots: in order.
-        ranks_per_node: for nodes without a count.
 
     Raises:
         LayoutError: a node appears twice, this machine appears by a local name together with others, or there are too many nodes.
@@ -250,7 +238,6 @@ def place_ranks(counts: tuple[tuple[str, int], ...], order: Literal["block", "cy
     """Places ranks on nodes.
 
     Args:
-        counts: nodes in order, each with its number of ranks (at least 1).
         order: `block` fills a node before the next one; `cyclic` gives one rank to each node in turn.
 
     Returns:

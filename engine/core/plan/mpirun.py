@@ -22,13 +22,7 @@ HEAD = "localhost"
 
 
 class Mpi(msgspec.Struct, frozen=True, kw_only=True):
-    """An MPI installation.
-
-    Args:
-        implementation: Open MPI or MPICH.
-        version: as `mpirun --version` prints it.
-        slots: number of cores of this machine.
-    """
+    """An MPI installation, its version as `mpirun --version` prints it, and the number of cores of this machine."""
 
     implementation: Implementation
     version: str
@@ -42,13 +36,7 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive ranks on one node.
-
-    Args:
-        host: from `host_name`.
-        ranks: number of ranks.
-        program: argv of each.
-    """
+    """Consecutive ranks on one node, by its name from `host_name`, and the argv of each."""
 
     host: str
     ranks: int
@@ -71,8 +59,6 @@ def mpirun_argv(mpi: Mpi, parts: Sequence[Part], address: str = "") -> list[str]
     Ranks are not bound to cores, as with all backends.
 
     Args:
-        mpi: the MPI.
-        parts: in the order of their ranks.
         address: at which other nodes reach mpirun's node.
     """
     match mpi.implementation:
@@ -148,7 +134,6 @@ def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
     """Environment variables of `mpirun` and its daemons.
 
     Args:
-        mpi: the MPI.
         uid: Uid of the user: Open MPI refuses root unless two variables allow it.
         spread: whether there are other nodes.
     """
@@ -162,21 +147,12 @@ def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
 
 
 def launcher_script(argv: Sequence[str]) -> str:
-    """The content of `LAUNCHER`.
-
-    Args:
-        argv: Argv of the program that runs a command on another node; host and command are appended.
-    """
+    """The content of `LAUNCHER`: runs a command on another node by `argv`, to which host and command are appended."""
     return f'exec {shlex.join(argv)} "$@"\n'
 
 
 def interface_environment(mpi: Mpi, interface: str) -> dict[str, str]:
-    """The variable that selects the interface for TCP; MPI finds faster networks itself.
-
-    Args:
-        mpi: the MPI.
-        interface: its name; empty: unknown.
-    """
+    """The variable that selects the interface for TCP, if it is known; MPI finds faster networks itself."""
     if not interface:
         return {}
     return {"OMPI_MCA_btl_tcp_if_include" if mpi.implementation == "openmpi" else "FI_TCP_IFACE": interface}

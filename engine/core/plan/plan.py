@@ -193,10 +193,8 @@ def build_plan(
     """The plan of a profile.
 
     Args:
-        profile: the user's profile.
         slots: the nodes of its layout, from `parse_nodes`.
         facts: Facts of each of these nodes, in the same order.
-        backend: settings of the chosen backend.
         workdir: absolute path in which ranks start.
         slurm_job: the number of the Slurm job that has the nodes; empty: none.
     """
@@ -249,12 +247,7 @@ def _planned_nodes(
 
 
 def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
-    """The plan with another of its backends.
-
-    Args:
-        plan: the launch.
-        backend: name of its backend, or of one of its fallback.
-    """
+    """The plan with another of its backends."""
     if backend in ("", plan.backend.name):
         return plan
     settings = next(one for one in plan.fallback if one.name == backend)

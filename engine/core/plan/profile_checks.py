@@ -32,8 +32,6 @@ def check_choices(profile: Profile, choices: Choices, places: Places | str) -> N
     """Checks keys whose values name something in a registry.
 
     Args:
-        profile: the profile.
-        choices: for each such key, the valid names.
         places: Places of the keys, or a name of the document for errors.
 
     Raises:
@@ -56,11 +54,7 @@ def _named(value: str | tuple[str, ...] | None, table: str) -> list[str]:
 
 
 def check_sense(profile: Profile, places: Places) -> None:
-    """Checks ranges, names, and keys that exclude each other.
-
-    Raises:
-        ProfileError: at the first thing that is wrong.
-    """
+    """Checks ranges, names, and keys that exclude each other. Raises ProfileError at the first that is wrong."""
     if not _PROFILE_NAME.match(profile.name):
         raise places.error(
             ("name",),

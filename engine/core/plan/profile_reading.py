@@ -31,13 +31,8 @@ def parse_with_places(
     """Reads a profile from TOML text.
 
     Args:
-        text: the document.
-        file: its name in errors.
         overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
         choices: see `check_choices`.
-
-    Returns:
-        The profile, and where its keys are written.
 
     Raises:
         ProfileError: the first error, in the order syntax, unknown key, type, value.
@@ -66,12 +61,7 @@ def profile_with_overrides(
     """Checks a document that is already parsed, after the overrides of the command line.
 
     Args:
-        data: tables and values as from tomli; the overrides change it.
         places: Places of the keys; learns which keys an override has set.
-        overrides, choices: see `parse_with_places`.
-
-    Raises:
-        ProfileError: the first error.
     """
     for word in overrides:
         path = _apply_override(data, word)
@@ -84,8 +74,6 @@ def profile_with_overrides(
 def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
     """Checks a document that is already parsed (the editor's form, or `parse_with_places`).
 
-    Args:
-        data: tables and values as from tomli.
         places: Places of the keys, or a name of the document for errors.
 
     Raises:

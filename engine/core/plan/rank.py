@@ -53,7 +53,6 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
     """The command line of a rank.
 
     Args:
-        plan: the launch.
         library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
         place: Place of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
         folder: Folder of the run on the node, for `{run}` in the words before; empty: `{run}` is left as it is.
@@ -94,9 +93,6 @@ def rank_environment(
     `RANKDECK_*` are rankdeck's own, and the only ones with `launch.environment = "plain"`.
 
     Args:
-        plan: the launch.
-        place: the rank.
-        run: id of the run.
         attempt: counted from 0, torchrun's restart count.
         address: Address of the node that hosts this attempt's store, as other nodes reach it.
         port: Port of the store, which runs outside the ranks.

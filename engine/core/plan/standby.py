@@ -77,7 +77,6 @@ def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, 
     """How long a standby stays after a run from the shell; 0: none stays.
 
     Args:
-        wanted: `launch.linger` of the profile.
         variable: `RANKDECK_LINGER`, if it is set.
         in_job: part of a scheduler's job, which ends when its script does.
 
@@ -94,10 +93,5 @@ def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, 
 
 
 def is_memory_short(available: int, total: int) -> bool:
-    """Whether a standby should give its memory back.
-
-    Args:
-        available: bytes that processes can still get.
-        total: bytes that there are.
-    """
+    """Whether a standby should give its memory back; in bytes."""
     return available < min(total * MEMORY_SHARE, MEMORY_ENOUGH)

@@ -21,9 +21,6 @@ def _dotted(text: str) -> tuple[str, ...]:
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
     """Maps every key path of a valid TOML text to its line, counted from 1.
 
-    Args:
-        text: a TOML document that a parser accepted.
-
     Returns:
         For `[layout]` and `nodes = …` below it: `("layout",)` and `("layout", "nodes")`.
     """

@@ -25,11 +25,6 @@ class Kills:
                 self._newest.pop(event.rank, None)
 
     def sender(self, rank: int, status: int) -> str:
-        """The user whose signal ended a rank; empty: no user's.
-
-        Args:
-            rank: that has ended.
-            status: minus the number of the signal.
-        """
+        """The user whose signal ended a rank; empty: no user's."""
         by, number = self._newest.get(rank, ("", 0))
         return by if number == -status else ""

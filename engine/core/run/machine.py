@@ -69,15 +69,7 @@ def launch(event: ev.RunLaunched) -> Step:
 
 
 def step(state: st.RunState, event: AnyEvent) -> Step:
-    """Decides one event.
-
-    Args:
-        state: State of the run before the event.
-        event: what happened.
-
-    Returns:
-        The state after the event, and what the supervisor has to do. The same `state` object if nothing changed.
-    """
+    """Decides one event: the state after it (the same object if nothing changed), and what the supervisor has to do."""
     if reason := outdated(state, event):
         return ignore(state, reason)
     match event:

@@ -29,11 +29,7 @@ def ignore(state: st.RunState, reason: str) -> Step:
 
 
 def outdated(state: st.RunState, event: AnyEvent) -> str:
-    """Why an event is not about the current state: another attempt, an earlier process, an unknown rank or node.
-
-    Returns:
-        The reason; empty if the event counts.
-    """
+    """Why an event is not about the current state (another attempt, an earlier process, an unknown rank or node); empty: it counts."""
     if isinstance(event, ev.RestartRequested):
         if event.attempt is not None and event.attempt != state.attempt:
             return f"you saw attempt {event.attempt}; attempt {state.attempt} has started since"
@@ -138,8 +134,6 @@ def spawn(state: st.RunState, node: st.Node, among: Iterable[int] | None = None)
     """Starts the pending ranks of a node.
 
     Args:
-        state: State of the run. Without a store, no rank starts.
-        node: that hosts the ranks.
         among: only these ranks; None: all pending ones.
     """
     waiting = tuple(
@@ -172,8 +166,6 @@ def stop(
     """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting.
 
     Args:
-        then: what follows.
-        at: seconds since the epoch.
         at_once: send SIGKILL at once instead of walking the stop ladder.
         cause: see `Stopping`.
     """

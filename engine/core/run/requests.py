@@ -69,11 +69,7 @@ def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
 
 
 def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
-    """The kind of restart that is possible now: start the dead ranks, start the next attempt, or nothing.
-
-    Args:
-        scope: the ranks to restart; see `RestartRequested`.
-    """
+    """The kind of restart that is possible now: start the dead ranks, start the next attempt, or nothing."""
     match state.phase:
         case st.Holding() if scope != "all" and not why_no_rejoin(state):
             return "rejoin"

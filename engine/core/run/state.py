@@ -299,11 +299,7 @@ def cause_words(rank: int, phase: Done | Gone) -> str:
 
 
 def status_words(status: int) -> str:
-    """An exit status in words: `exit 3`, `SIGKILL`.
-
-    Args:
-        status: the exit code, or minus the number of the signal.
-    """
+    """An exit status in words: `exit 3`, `SIGKILL`."""
     if status >= 0:
         return f"exit {status}"
     try:

@@ -52,12 +52,7 @@ def dead_ranks(state: RunState) -> list[int]:
 
 
 def current_activity(state: RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
-    """The activity of a run.
-
-    Args:
-        state: the state of the run.
-        progress: the values of every rank, by rank.
-    """
+    """The activity of a run."""
     match state.phase:
         case Opening():
             return CurrentActivity("connecting", f"waiting for {_nodes_not_up(state)}")
@@ -125,13 +120,7 @@ def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
 
 
 def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope = "smallest") -> NextRestart:
-    """The effect of a restart now.
-
-    Args:
-        state: the state of the run.
-        progress: the numbers of every rank, by rank.
-        scope: the ranks to restart; see `RestartRequested`.
-    """
+    """The effect of a restart now."""
     kind = restart_kind(state, scope)
     count, dead = len(state.ranks), dead_ranks(state)
     if kind == "none":

@@ -65,7 +65,6 @@ def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = F
 
     Args:
         key: one of `SORT_KEYS`, or a metric, whose lowest value comes first.
-        reverse: the other way round.
     """
     value = _KEYS.get(key) or (lambda entry: value_of(entry, key))
     known = [(found, entry) for entry in entries if (found := value(entry)) is not None]

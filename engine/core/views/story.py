@@ -16,14 +16,7 @@ RELIEF = ("moving", "even", "restored")
 
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:
-    """One line about an event that changed the run; None if it needs no line of its own.
-
-    Args:
-        seq: number of the line.
-        event: the event.
-        before: the state before it; None for the first.
-        after: the state after it.
-    """
+    """One line about an event that changed the run; None if it needs no line of its own."""
     try:
         text, level = _words(event, before, after)
     except Exception:  # noqa: BLE001 - a defect: no run fails for a sentence

@@ -51,14 +51,8 @@ def rank_views(
 ) -> list[RankView]:
     """Ranks of the current attempt.
 
-    Args:
-        state: what is known.
-        plan: what was launched.
-        ranks: which ones.
-        progress: the numbers of every rank, by rank.
-        gpus: how ranks use their GPUs, of those where it is known now.
-        health: what is wrong with ranks that are alive.
-        processes: what the processes of ranks use, of those where it is known now.
+    gpus: how ranks use their GPUs, of those where it is known now.
+    processes: what the processes of ranks use, of those where it is known now.
     """
     waits = _waiting_note(state)
     return [
@@ -185,13 +179,8 @@ def run_view(
 ) -> RunView:
     """The run as a whole.
 
-    Args:
-        state: what is known.
-        plan: what was launched.
-        progress: the numbers of every rank, by rank.
-        tails: the end of stderr of ranks that failed, for the explanation.
-        waits: who waited for whom in collectives, likewise.
-        stall: which ranks hang.
+    tails: the end of stderr of ranks that failed, for the explanation.
+    stall: which ranks hang.
     """
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved, unit = newest_checkpoint(progress), _unit(progress)

@@ -23,12 +23,7 @@ _BARRIER_TAGS = 32768
 
 
 class ProcessGroup(_group.ProcessGroup):
-    """A group of ranks of one MPI job.
-
-    Args:
-        ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
-        timeout: seconds, for operations without their own.
-    """
+    """A group of ranks of one MPI job."""
 
     NAME = "mpi"
 
@@ -54,9 +49,7 @@ class ProcessGroup(_group.ProcessGroup):
         """Creates a group.
 
         Args:
-            name: the same on all members.
             ranks: the members' ranks in MPI_COMM_WORLD; empty: all.
-            timeout: for the creation, and for operations without their own.
             rank: rank of this process in the group according to torch; None: unknown.
 
         Raises:

@@ -42,14 +42,7 @@ class Communicator(MPI.Intracomm):
 
 
 class Job(Background):
-    """MPI_COMM_WORLD, and what this process owes to its other ranks.
-
-    Args:
-        timeout: seconds within which all ranks must call this.
-
-    Raises:
-        torch.distributed.DistBackendError: ranks are missing.
-    """
+    """MPI_COMM_WORLD, and what this process owes to its other ranks. Raises DistBackendError if ranks are missing after `timeout` seconds."""
 
     def __init__(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -84,8 +77,6 @@ class Job(Background):
 
         Args:
             name: Name of the group; unique among groups of these ranks that form at the same time.
-            ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
-            timeout: seconds within which all members must call this.
 
         Returns:
             One communicator for collectives, and one for point-to-point operations.
@@ -178,10 +169,7 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
     """Waits until all of some ranks of a communicator have called this. The first rank finds the missing ones, and tells the others.
 
     Args:
-        comm: the communicator, on which nothing else uses this tag.
         ranks: the ranks, this one included; the same list on each.
-        tag: the same on each.
-        timeout: seconds.
         name_all: whether to wait for the deadline to name all missing ranks; otherwise only one is named.
 
     Returns:

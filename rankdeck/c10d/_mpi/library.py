@@ -62,9 +62,7 @@ def check_world(size: int, environment: Mapping[str, str], library: str) -> None
     """Detects ranks that do not see one another.
 
     Args:
-        size: of MPI_COMM_WORLD.
         environment: has the number of ranks that the launcher has started.
-        library: name of the MPI library that was loaded, for the message.
 
     Raises:
         RuntimeError: the numbers differ.

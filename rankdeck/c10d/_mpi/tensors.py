@@ -78,8 +78,6 @@ class Block:
     """A datatype of `count` items, for more of them than a C int can count. A context manager: the datatype exists inside.
 
     Args:
-        item: datatype of one item.
-        count: number of items.
         address: Address of the items, for MPI_BOTTOM; 0: the call passes it.
     """
 

@@ -21,11 +21,7 @@ _MISSING = -1
 
 
 class Agreement(_agreement.Agreement):
-    """Lets all ranks of a team announce an operation. Raises PeerGoneError if a rank's process has ended meanwhile.
-
-    Args:
-        peers: their processes.
-    """
+    """Lets all ranks of a team announce an operation. Raises PeerGoneError if a rank's process has ended meanwhile."""
 
     def __init__(self, team: Team, peers: Peers) -> None:
         self._team, self._peers = team, peers

@@ -42,11 +42,8 @@ class Context:
     """A UCC context, in which its processes create teams.
 
     Args:
-        library: libucc.
-        name: by which its processes know it.
         token: Token of the store in which its teams are numbered.
         members: names of the processes, in order.
-        exchange: between them.
 
     Raises:
         MissingError: processes are missing.
@@ -98,12 +95,6 @@ class Context:
 class Team:
     """A UCC team: some of the context's processes.
 
-    Args:
-        context: the context.
-        number: Number of this team in the context.
-        rank, size: rank of this process in the team, and number of its processes.
-        exchange: between them.
-
     Raises:
         MissingError: processes are missing.
         UccError: from UCC.
@@ -141,9 +132,7 @@ class Team:
     def call(self, coll_type: int, **arguments: object) -> Call:
         """Starts a collective.
 
-        Args:
-            coll_type: its type in `api`.
-            **arguments: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV.
+        **arguments: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV.
         """
         return Call(self, make_arguments(coll_type, **arguments))
 
@@ -181,8 +170,6 @@ class Call:
     """A collective in progress.
 
     Args:
-        team: the team.
-        arguments: of UCC.
         is_persistent: whether `post` starts it, any number of times.
     """
 

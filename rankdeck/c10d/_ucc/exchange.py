@@ -33,7 +33,6 @@ class Exchange:
 
     Args:
         store: torch's, with the group's prefix.
-        rank, size: rank of this process in the group, and number of its ranks.
         deadline: on the monotonic clock.
     """
 

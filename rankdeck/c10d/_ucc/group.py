@@ -28,7 +28,6 @@ class ProcessGroup(_group.ProcessGroup):
 
     Args:
         store: torch's, with the group's prefix.
-        rank, size: rank of this process in the group, and number of its ranks.
         timeout: for the creation, and for operations without their own.
 
     Raises:
@@ -80,7 +79,6 @@ class _Message:
     """A transfer over UCX, which fails if the process at its other end is gone; methods: see `_work.Request`.
 
     Args:
-        transfer: UCX's.
         rank: at the other end; None: any rank, and the end of each process fails it.
     """
 

@@ -64,11 +64,7 @@ class Library:
 
 
 def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
-    """Returns names of the library to try, in order.
-
-    Args:
-        prefix: Prefix of its Python environment, where conda installs libraries.
-    """
+    """Returns names of the library to try, in order; `prefix`: of the Python environment, where conda installs libraries."""
     if environment.get(VARIABLE):
         return [environment[VARIABLE]]
     hpcx = [environment.get("HPCX_UCC_DIR") or "", HPCX]
@@ -112,9 +108,6 @@ def network(environment: Mapping[str, str], ports: str = _PORTS) -> dict[str, st
     """Returns settings that keep UCX (1.23) from interfaces that do not reach other nodes: it uses all that have an address.
 
     Empty if there is InfiniBand or RoCE, which UCX prefers: a list of devices would have to contain those too.
-
-    Args:
-        ports: pattern of files with the states of their ports.
     """
     if not environment.get(INTERFACE) or any(_is_active(port) for port in iglob(ports)):
         return {}

@@ -27,11 +27,7 @@ def name_process() -> str:
 
 
 class Peers:
-    """Processes of the other ranks.
-
-    Args:
-        names: result of `name_process` in each, by rank.
-    """
+    """Processes of the other ranks, by their `name_process()`."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._poll = select.poll()

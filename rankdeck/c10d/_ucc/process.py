@@ -62,9 +62,7 @@ class Process(Background):
         """Creates a team. All members must call this, and no other ranks.
 
         Args:
-            name: Name of the group, for messages.
             store: torch's, with the group's prefix.
-            rank, size: rank of this process in the group, and number of its ranks.
             timeout: seconds within which all members must call this.
 
         Raises:

@@ -85,11 +85,6 @@ class TransferError(RuntimeError):
 class Transfers:
     """Transfers between the processes of a context.
 
-    Args:
-        library: libucc, which is loaded.
-        rank: Rank of this process in the context.
-        exchange: between its processes.
-
     Raises:
         MissingError: processes are missing.
         TransferError: from UCX.
@@ -119,10 +114,8 @@ class Transfers:
         """Starts to send contiguous memory.
 
         Args:
-            tensor: the memory.
             member: the receiver's rank in the context.
             group: number of the group.
-            rank: Rank of this process in the group.
         """
         with self._lock:
             endpoint = self._endpoint(member)
@@ -135,7 +128,6 @@ class Transfers:
         """Starts to receive into contiguous memory.
 
         Args:
-            tensor: the memory.
             group: number of the group.
             rank: Rank of the sender in the group; None: any.
         """
@@ -165,8 +157,6 @@ class Transfer:
 
     Args:
         pointer: UCX's request, or the negative number of an error.
-        size: in bytes.
-        is_receive: whether it is received.
     """
 
     def __init__(self, transfers: Transfers, pointer: int | None, size: int, is_receive: bool) -> None:

@@ -53,12 +53,6 @@ def submission_of(job: SlurmJob | PbsJob, ranks: int, *, name: str, command: Seq
 
 
 def submit_argv(submission: Submission, folder: str = RUN, *, after: str = "") -> list[str]:
-    """The command line that submits a job.
-
-    Args:
-        submission: the job.
-        folder: Folder of the run, which has the script.
-        after: the job that must be over first; empty: none.
-    """
+    """The command line that submits a job with a script in the run's folder; `after`: the job that must be over first."""
     argv = pbs.argv if submission.scheduler == "pbs" else slurm.argv
     return argv(submission, folder, after)

@@ -61,12 +61,7 @@ def queue_words(job: QueuedJob) -> str:
 
 
 def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slurm") -> str:
-    """Why a job that has ended took its run with it.
-
-    Args:
-        job: its number.
-        found: what squeue or qstat still knows; None: nothing.
-    """
+    """Why a job that has ended took its run with it; `found`: what squeue or qstat still knows."""
     words = {
         "CANCELLED": "was cancelled",
         "TIMEOUT": "has reached its time limit",
