@@ -27,8 +27,6 @@ _PLAIN = frozenset({int, float, bool, str})
 
 
 class _MetricsFile:
-    """The metrics file of this process."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd: int | None = None
@@ -116,7 +114,6 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
 
 
 def _plain(value: object) -> int | float | str:
-    """Converts a value to a type that JSON has."""
     try:
         item = getattr(value, "item", None)
         found = item() if item is not None else value

@@ -104,7 +104,6 @@ def _timeout(argument: float | None) -> float | None:
 
 
 def _current_gpu() -> torch.device:
-    """Returns this rank's GPU, and makes it the current device."""
     import torch
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

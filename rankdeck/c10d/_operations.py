@@ -190,7 +190,6 @@ class Operations:
         return transfer
 
     def _end_transfer(self, transfer: Work, error: Exception | None) -> None:
-        """Ends a transfer; an error fails the group."""
         if error is not None:
             self._fail(self._explain(transfer, error))
             return
@@ -212,7 +211,6 @@ class Operations:
     # failures
 
     def _explain(self, work: Work, error: Exception) -> Exception:
-        """Returns an error with the operation and the group."""
         if self._failure is not None:
             return self._failure
         where = f"{work.what} on rank {self._rank} of process group {self.name!r}"

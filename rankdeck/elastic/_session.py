@@ -221,7 +221,6 @@ class _Session:
         self.standing.generation = self.news.generation
 
     def _is_lost(self) -> bool:
-        """Whether this generation has lost a rank."""
         return self.news.lost >= self.standing.generation
 
     def _is_peers_fault(self, error: Exception) -> bool:
@@ -260,7 +259,6 @@ class _Session:
         self.replacement.watch(generation)
 
     def _interrupt(self) -> None:
-        """Wakes the main thread if it waits for a peer."""
         if self.sockets is not None:
             shut_down(self.sockets)
         else:

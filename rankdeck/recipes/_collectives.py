@@ -70,7 +70,6 @@ def _sums(shift: int, count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _addend(count: int, like: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sum."""
     rank = dist.get_rank()
     return _pattern(rank, count, like) if rank < ADDING else torch.zeros_like(like)
 

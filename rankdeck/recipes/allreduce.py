@@ -157,7 +157,6 @@ class Bench:
             torch.cuda.synchronize(self._device)
 
     def _highest(self, values: list[float]) -> list[float]:
-        """Of each value the highest of all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         found: list[float] = tensor.tolist()

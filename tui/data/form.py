@@ -83,7 +83,6 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
 
 
 def _job_values(layout: Layout) -> dict[str, str]:
-    """The lines of the job that a profile submits."""
     if layout.job is None:
         return {}
     system = "slurm" if isinstance(layout.job, SlurmJob) else "pbs"
@@ -158,7 +157,6 @@ def _nodes_text(profile: Profile) -> str:
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a key of a table, or removes it."""
     *tables, name = key.split(".")
     for table in tables:
         data = data.setdefault(table, {})
@@ -204,7 +202,6 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
 
 
 def _env(key: str, text: str) -> dict[str, str]:
-    """The variables in a line."""
     try:
         pairs = [(word, *word.partition("=")) for word in shlex.split(text)]
     except ValueError as error:

@@ -177,7 +177,6 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
 
 
 def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
-    """The values of a preset: `steps 20, lr 0.1`."""
     return ", ".join(f"{one.name} {one.presets[preset]}" for one in arguments if preset in one.presets)
 
 

@@ -171,7 +171,6 @@ class LogSearch:
             self._answer(whole=whole)
 
     def _offset(self, index: int) -> int:
-        """Where the search begins in a file."""
         source, begin = self._log.sources[index], self._begin
         if isinstance(begin, str):
             return 0 if begin == "start" else source.size()
@@ -197,7 +196,6 @@ class LogSearch:
         return bool(edges)
 
     def _edges(self, *, back: bool) -> list[_Rank]:
-        """The nearest lines that are not searched yet."""
         files = enumerate(self._files)
         if back:
             return [self._rank(Place(index, file.low - 1)) for index, file in files if file.low > 0]
@@ -248,12 +246,10 @@ class LogSearch:
         ]
 
     def _before(self, rank: _Rank) -> _Rank | None:
-        """The last match before a line."""
         counts = enumerate(self._matches_before(rank))
         return max((self._rank(Place(index, self._files[index][n - 1])) for index, n in counts if n), default=None)
 
     def _after(self, rank: _Rank) -> _Rank | None:
-        """The first match after a line."""
         counts = enumerate(self._matches_before(rank, at_too=True))
         files = self._files
         ranks = (self._rank(Place(index, files[index][n])) for index, n in counts if n < len(files[index]))

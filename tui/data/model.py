@@ -208,7 +208,6 @@ class RunModel:
         return max(0, run.steps - run.step) * (end - begin) / (last - first)
 
     def _loss(self, run: RunView) -> float | None:
-        """The run's loss; NaN if a rank's newest loss is not finite."""
         if run.loss is not None:
             return run.loss
         return math.nan if any(self._diverged(self.series.get(rank, LOSS)) for rank in self._ranks) else None

@@ -50,7 +50,6 @@ def _ends(name: str, ending: str | None) -> bool:
 
 
 def _entries(folder: Path, most: int) -> Iterator[tuple[str, bool]]:
-    """Names in a folder, and whether each is a folder."""
     with os.scandir(folder) as entries:
         for _, entry in zip(range(most), entries, strict=False):
             yield entry.name, entry.is_dir()

@@ -134,7 +134,6 @@ class CheckScreen(DeckScreen):
             grid.move_to(*next(after, problems[0]))
 
     def _problems(self) -> list[tuple[str, Check]]:
-        """Failures and warnings, row by row."""
         return [(one.node, one.check) for one in self._grid.in_state("fail", "warn")]
 
     def action_close(self) -> None:

@@ -100,7 +100,6 @@ class EditScreen(DeckScreen):
             self._show_hint()
 
     def _changed(self) -> None:
-        """Another value is in the form."""
         self._show_title()
         self._plan.make()
 

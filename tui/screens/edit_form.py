@@ -129,7 +129,6 @@ class EditForm:
         return FormRow(field, value, ascii=ascii, suggester=suggester, takes_commands=self._is_new)
 
     def _script_folder(self) -> Path:
-        """Where the path of a script begins."""
         self.read_lines()
         return Path(self.values.get("launch.workdir", "").strip() or ".").expanduser()
 

@@ -95,7 +95,6 @@ class EditPlan:
             form.show_problem(error, RECIPE)
 
     async def _show_backends(self, profile: Profile) -> None:
-        """Shows the backends to choose from, in place of the plan."""
         try:
             self.available = await off_loop(self._screen.engine.available, profile)
         except RankdeckError as error:

@@ -70,7 +70,6 @@ def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Co
 
 
 def _distinct(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:
-    """The name of each run in at most `MAX_NAME` cells; runs of one name get the end of their id."""
     names = [plain_line(run.name) for run in runs]
     counts = Counter(names)
     distinct = []

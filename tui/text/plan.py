@@ -33,8 +33,6 @@ FOLDER = "..."
 
 
 class _Drawing(NamedTuple):
-    """The characters of a box."""
-
     top: str
     bottom: str
     side: str

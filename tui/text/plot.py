@@ -100,7 +100,6 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
 
 
 def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tuple[int, int, int]]]:
-    """Each curve with its sign and its colour. The edges of a band have none: the mean is between them."""
     own: tuple[str, ...] = ASCII_SIGNS if request.ascii else SIGNS
     if found.is_band:
         own = (own[0], "", "", *own[1:])

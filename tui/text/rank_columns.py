@@ -116,7 +116,6 @@ class Columns(NamedTuple):
 
     @property
     def _curves(self) -> int:
-        """Columns with a small curve."""
         return bool(self.throughput) + bool(self.loss)
 
     def _used(self) -> int:

@@ -134,15 +134,12 @@ class Chart(Widget):
         return [_state(name, series) for name, series in self._series]
 
     def _drawing(self, request: Request) -> Callable[[], Picture | None]:
-        """Draws, in a thread."""
         return lambda: picture(request)
 
     def _legend(self) -> int:
-        """Lines of the title and the legend."""
         return 1
 
     def _words(self) -> str:
-        """Stands in for a picture."""
         latest = [
             text
             for name, series in self._series[:1]

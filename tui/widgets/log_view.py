@@ -139,7 +139,6 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Changed())
 
     def _say(self) -> None:
-        """Writes the title, the search, and whether the view follows the end into the border."""
         title = ", ".join(filter(None, (self._title, plain_line(self._filter.words))))
         self.border_title = fitted_title(self, title or "Log", ascii=self._ascii)
         finder = self.finder

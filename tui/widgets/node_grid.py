@@ -31,8 +31,6 @@ from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKey
 
 
 class _Piece(NamedTuple):
-    """A part of a line, in one style."""
-
     text: str
     part: Part = ""
     cursor: bool = False
@@ -102,7 +100,6 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._draw()
 
     def _draw(self) -> None:
-        """Repaints the lines that differ, and the texts of the border."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh(Region(0, y, line_width(self), 1))
@@ -142,7 +139,6 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         return math.ceil(len(self._members) / boxes.across) * boxes.lines
 
     def _fit(self) -> None:
-        """Fits the boxes to the width."""
         self._boxes = self._fitted(line_width(self))
         self.virtual_size = Size(0, self._height(self._boxes))
         self._painted.clear()
@@ -241,7 +237,6 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         return tuple(pieces)
 
     def _box(self, index: int, line: int) -> Iterator[_Piece]:
-        """One line of a node's box."""
         boxes, node = self._boxes, self._members[index]
         head = boxes.width - boxes.cells
         away = self._away.get(node.name)

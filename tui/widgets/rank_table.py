@@ -138,7 +138,6 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._say()
 
     def _say(self) -> None:
-        """Writes the shown data and its order into the border."""
         words = [self._ranks.order.words] if self._ranks.order.words else []
         if self._ranks.query:
             words = [f"{len(self._rows)} of {len(self._ranks.every)} match {self._ranks.query!r}", *words]

@@ -43,8 +43,6 @@ _DESCRIBED = re.compile(r"^[ \t]*(\w+)[ \t]*(?:\([^)\n]*\))?:[ \t]+(\S[^\n]*)", 
 
 
 class _Declared(NamedTuple):
-    """A field or a parameter."""
-
     name: str
     annotation: ast.expr | None
     default: ast.expr | None

@@ -41,7 +41,6 @@ def read_recipe(name: str, source: str) -> RecipeInfo:
 
 
 def _argument(node: ast.AnnAssign) -> dict[str, Any]:
-    """One field of `Parameters`."""
     match node:
         case ast.AnnAssign(
             target=ast.Name(id=name),

@@ -126,7 +126,6 @@ def _flags(call: ast.Call) -> list[str]:
 
 
 def _click(call: ast.Call, constants: dict[str, Any]) -> Argument | None:
-    """A decorator `click.option`."""
     given = keywords(call)
     flags = _flags(call)
     if not flags or literal(given.get("count"), {}) is True:

@@ -118,7 +118,6 @@ def _cores(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
 
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
-    """The first limit that is too low."""
     room = rank_capacity(machine.open_files, machine.processes)
     if room is not None and room.ranks < len(node.ranks):
         return fail(node.name, "limits", room.words(len(node.ranks)), room.hint)

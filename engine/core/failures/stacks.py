@@ -139,7 +139,6 @@ def waits(stacks: Sequence[RankStack]) -> list[Wait]:
 
 
 def _told(who: str, group: Fold) -> list[str]:
-    """Lines about processes in the same place."""
     lines = [f"{who}: {group.doing}"]
     lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
     if group.threads:

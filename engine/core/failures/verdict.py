@@ -252,8 +252,6 @@ def _late(witnesses: Sequence[Witness]) -> frozenset[int]:
 
 
 class _Signs(NamedTuple):
-    """A rank's progress, as the end of its output shows it."""
-
     progress: tuple[tuple[str, int, int], ...]
     """For each nccl process group: its name, and the numbers of the last enqueued and completed work."""
     is_quiet: bool

@@ -107,7 +107,6 @@ def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given]
 
 
 def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
-    """The option that a word is, and the value that is joined to it."""
     text, equals, value = word.text.partition("=")
     joined = value if equals else None
     name = text[:2] + text[2:].replace("_", "-")

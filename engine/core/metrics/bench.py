@@ -161,7 +161,6 @@ def _head(columns: Sequence[Column]) -> list[str]:
 
 
 def _cut(title: str, width: int) -> str:
-    """A title over the middle of its column."""
     room = width - 4
     return f"{title if len(title) <= room else title[: room - 3] + '...':^{width}}"
 
@@ -182,7 +181,6 @@ def _row(size: int, results: Sequence[Result | None], best: float) -> str:
 
 
 def _ratio(first: Result | None, result: Result) -> str:
-    """How many times as fast."""
     if first is None:
         return "-"
     times = first.median_us / result.median_us

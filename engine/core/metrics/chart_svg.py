@@ -62,8 +62,6 @@ def chart_svg(dumps: Sequence[SeriesDump], metric: str, begin: float) -> str | N
 
 
 class _Axis:
-    """Places values between two pixels."""
-
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         self.low, self.high = min(values), max(values)
         if self.low == self.high:

@@ -73,8 +73,6 @@ class Format(NamedTuple):
 
 
 class _Reading(LineCounts):
-    """A line while it is read."""
-
     def __init__(self, line: Fields, names: Names) -> None:
         super().__init__(line, names)
         self.values: dict[str, Value] = {}

@@ -126,7 +126,6 @@ class MetricReader:
             self._unfinished += data
 
     def _read(self, text: bytes) -> list[Line]:
-        """Reads whole lines."""
         if b"\x1b" in text:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         if b"\r" in text:
@@ -215,7 +214,6 @@ class MetricReader:
         return found
 
     def _read_in(self, line: bytes, shape: bytes, recipe: object, section: Section, *, brief: bool) -> Line | None:
-        """Reads a line of a section."""
         if self._table is not None and shape not in self._no_rows:
             row = row_text(self._table, line.decode("utf-8", "replace"))
             if row is not None:

@@ -125,7 +125,6 @@ def next_attempt(state: st.RunState, at: float) -> Step:
 
 
 def _fall_back(state: st.RunState) -> st.RunState:
-    """Takes the next backend of the profile's fallback."""
     first, *others = state.fallback
     return replace(state, backend=first.backend, start_together=first.start_together, fallback=tuple(others))
 

@@ -59,7 +59,6 @@ def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
 
 
 def _was_killed(phase: st.Done | st.Gone) -> bool:
-    """Whether a user's signal ended a rank."""
     return isinstance(phase, st.Done) and phase.by not in ("", ON_NAN)
 
 
@@ -105,7 +104,6 @@ def restart_requested(state: st.RunState, event: ev.RestartRequested) -> Step:
 
 
 def _why_no_restart(state: st.RunState, event: ev.RestartRequested) -> str:
-    """Why a restart is refused; empty if it is not."""
     if isinstance(state.phase, st.Running):
         if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
             return f"attempt {state.attempt} has only just started"

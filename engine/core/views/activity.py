@@ -85,7 +85,6 @@ def _nodes_not_up(state: RunState) -> str:
 
 
 def _rejoining_words(state: RunState) -> str:
-    """The ranks that a rejoin waits for, in words."""
     missing = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
     words = f"rejoining; {rank_words(missing)} not in generation {state.generation} yet"
     late = apart(state)

@@ -131,7 +131,6 @@ class Job(Background):
         MPI.COMM_WORLD.Abort(1)
 
     def _end(self) -> None:
-        """Runs at the exit of the interpreter."""
         if os.getpid() != self._pid or MPI.Is_finalized():
             return
         if self._uncaught:
