@@ -149,7 +149,6 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.set_class(self.no_color, "-no-color")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, but for `NO_COLOR`."""
         if self.no_color:
             return [NoColours(Color.parse(self.current_theme.background or "black"))]
         return super().get_line_filters()
@@ -401,7 +400,6 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.push_screen(HelpScreen(places))
 
     def action_command_palette(self) -> None:
-        """Opens the palette."""
         self._open_palette("part of a command's name")
 
     def _open_palette(self, placeholder: str, providers: Sequence[type[Provider]] | None = None) -> None:

@@ -11,7 +11,6 @@ class BrowserDriver(WebDriver):
     """Leaves when the connection to the browser ends, as in a terminal that closes. Textual 8.2.8 would go on without input."""
 
     def run_input_thread(self) -> None:
-        """Reads the browser's messages."""
         super().run_input_thread()
         if not self.exit_event.is_set():
             leave_at_once()

@@ -38,9 +38,7 @@ class Deck(Protocol):
         """Profiles that can be launched, as home has read them last."""
         ...
 
-    def open_run(self, run: str) -> None:
-        """Shows a run."""
-        ...
+    def open_run(self, run: str) -> None: ...
 
     def open_history(self) -> None:
         """Shows every run that is kept."""
@@ -93,9 +91,7 @@ class Deck(Protocol):
         """
         ...
 
-    def show_error(self, title: str, error: RankdeckError) -> None:
-        """Shows an error that must be read."""
-        ...
+    def show_error(self, title: str, error: RankdeckError) -> None: ...
 
     def leave(self, parting: str | None = None) -> None:
         """Ends the app, and only the app. `parting` is printed after the terminal is restored."""

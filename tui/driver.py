@@ -73,8 +73,6 @@ class RankdeckDriver(linux_driver.LinuxDriver):
         self._loop.add_signal_handler(signal.SIGTERM, ending)
 
     def run_input_thread(self) -> None:
-        """Reads the terminal."""
-
         class Decoder(InputDecoder):
             reported = staticmethod(self._ask_for_sgr_mouse)
             ended = staticmethod(leave_at_once)

@@ -35,7 +35,6 @@ class Key:
 
     @property
     def where(self) -> str:
-        """Its place."""
         return self.id.partition(".")[0]
 
     @property

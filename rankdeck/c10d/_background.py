@@ -67,7 +67,6 @@ class Background:
         """Called if a thread of the script hangs inside the library after its group has failed."""
 
     def add(self, member: Member) -> None:
-        """Checks the deadlines of a group from now on."""
         with self._lock:
             self._members.append(member)
 
@@ -86,7 +85,6 @@ class Background:
             self._leaving = [one for one in self._leaving if one is not member]
 
     def attend(self, transfer: Transfer) -> None:
-        """Makes progress with a transfer while nobody waits for it."""
         with self._lock:
             self._transfers.append(transfer)
         if self._asleep:

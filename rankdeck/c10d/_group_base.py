@@ -77,7 +77,6 @@ class GroupBase(dist.ProcessGroup):
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Sets the timeout of operations that have none of their own."""
         self._operations.timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -97,14 +96,12 @@ class GroupBase(dist.ProcessGroup):
     # point to point
 
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
-        """Sends a tensor to a rank of the group."""
         check_rank("send", dstRank, self.size())
         host = self._readable(only(tensors)).host
         what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
         return self._operations.transfer(what, None, host, lambda: self._send(host, dstRank, tag))
 
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
-        """Receives a tensor from a rank of the group."""
         check_rank("recv", srcRank, self.size())
         return self._receive_from(tensors, srcRank, tag, f"rank {srcRank}")
 
@@ -149,11 +146,9 @@ class GroupBase(dist.ProcessGroup):
     # the end
 
     def shutdown(self) -> None:
-        """Leaves the group, after all operations of this rank have ended."""
         self._operations.shutdown()
 
     def abort(self) -> None:
-        """Ends all operations with an error, without waiting for other ranks."""
         self._operations.abort()
 
     # memory of the arguments

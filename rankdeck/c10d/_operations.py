@@ -200,7 +200,6 @@ class Operations:
     # several as one
 
     def begin_together(self) -> None:
-        """Collects the operations that are started from now on."""
         self._together = []
 
     def end_together(self) -> Together:
@@ -252,7 +251,6 @@ class Operations:
                     self._background.see_hang(str(self._failure))
 
     def is_busy(self) -> bool:
-        """Whether operations are pending."""
         return bool(self._pending)
 
     def under_way(self) -> tuple[Work, ...]:
@@ -301,7 +299,6 @@ class Operations:
         time.sleep(_DRAIN_PAUSE)
 
     def abort(self) -> None:
-        """Ends all operations with an error, without waiting for other ranks."""
         self._fail(dist.DistBackendError(f"process group {self.name!r} was aborted"))
         self._leaving = True
         self._queue.put(None)
@@ -309,7 +306,6 @@ class Operations:
         self._give_up()
 
     def has_left(self) -> bool:
-        """Returns whether all ranks have left, or never will."""
         try:
             if not self._agreement.is_reached(LEAVES):
                 return False

@@ -74,7 +74,6 @@ class Transfer(Work):
             self.progress()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, successfully or not."""
         return self.progress()
 
     def _source_rank(self) -> int:

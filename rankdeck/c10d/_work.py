@@ -118,15 +118,12 @@ class Work(dist.Work):
         self._running.release()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, successfully or not."""
         return self._finished
 
     def is_success(self) -> bool:
-        """Whether it has ended successfully."""
         return self._finished and self._error is None
 
     def exception(self) -> Exception | None:
-        """The error, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -212,7 +209,6 @@ class Together(dist.Work):
         return all(work.wait(timeout) for work in self._works)
 
     def is_completed(self) -> bool:
-        """Whether all have ended."""
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> Future[list[Future[list[torch.Tensor]]]]:

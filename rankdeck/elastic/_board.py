@@ -72,13 +72,11 @@ class Board:
         self.prefix = f"{PREFIX}/{generation}.{attempt}"
 
     def put(self, name: str, text: str) -> None:
-        """Sets a value."""
         key = f"{self.prefix}/{name}"
         self._store.set(key, sign(key, text))
         self._wake(key)
 
     def put_first(self, name: str, text: str) -> None:
-        """Sets a value, unless there is one already."""
         key = f"{self.prefix}/{name}"
         there = self._store.compare_set(key, "", sign(key, text))
         if signed_text(key, there) is None:
@@ -90,7 +88,6 @@ class Board:
         self._store.set(f"{key}/there", "1")
 
     def get(self, name: str) -> str:
-        """Returns a value, once it is there."""
         key = f"{self.prefix}/{name}"
         self._store.wait([f"{key}/there"])
         while (text := signed_text(key, self._store.get(key))) is None:
@@ -99,12 +96,10 @@ class Board:
         return text
 
     def have_all(self, names: list[str]) -> bool:
-        """Whether all these values are there."""
         keys = [f"{self.prefix}/{name}" for name in names]
         return has_keys(self._store, keys) and None not in self._look(keys)
 
     def get_all(self, names: list[str]) -> list[str]:
-        """Returns these values, once all are there."""
         found = self._look([f"{self.prefix}/{name}" for name in names])
         return [self.get(name) if text is None else text for name, text in zip(names, found)]
 

@@ -54,7 +54,6 @@ def _own_sockets() -> Iterator[socket.socket]:
 
 
 def connections() -> Iterator[socket.socket]:
-    """Yields the TCP connections of this process. Listening sockets are left out."""
     for own in _own_sockets():
         with contextlib.suppress(OSError):  # not connected
             own.getpeername()

@@ -60,7 +60,6 @@ class State:
 
     @property
     def step(self) -> int:
-        """Number of finished steps."""
         return self._step
 
     @step.setter

@@ -20,7 +20,6 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """A collective as well."""
         total = gradient.clone()
         dist.all_reduce(total)
         return total

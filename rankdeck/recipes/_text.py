@@ -26,12 +26,10 @@ class Text:
     held_out: torch.Tensor
 
     def decode(self, tokens: list[int]) -> str:
-        """The characters of some tokens."""
         return "".join(self.characters[token] for token in tokens)
 
 
 def read_text(path: Path = PLAY) -> Text:
-    """Reads a UTF-8 text."""
     text = path.read_text(encoding="utf-8")
     characters = "".join(sorted(set(text)))
     token = {character: number for number, character in enumerate(characters)}

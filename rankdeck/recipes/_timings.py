@@ -33,7 +33,6 @@ class Timing(NamedTuple):
         return {"collective": self.collective, "dtype": dtype, "bytes": self.size, **times, **bandwidths}
 
     def line(self) -> str:
-        """A line of the table."""
         bandwidths = f"{self.algbw:10.3f}{self.busbw:10.3f}" if self.size else ""
         shown = size_text(self.size) if self.size else "-"
         return f"{shown:>8}{self.repetitions:7}{time_text(self.median):>10}{time_text(self.p95):>10}{bandwidths}"

@@ -49,8 +49,6 @@ NOT_THERE = ("support", "implement", "not available", "no backend")
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     collectives: str = parameter(
         "all_reduce",
         "all, or some of all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,sendrecv,barrier",
@@ -194,13 +192,11 @@ def run(args: Parameters, sizes: list[int]) -> None:
 
 
 def say(text: str) -> None:
-    """Rank 0 prints."""
     if dist.get_rank() == 0:
         print(text)
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     args = read_parameters(Parameters)
     sizes = check(args)
     rankdeck.init_process_group()

@@ -42,8 +42,6 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     only: str = parameter("all", "the one collective to draw", choices=(
         "all", "broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce_sum", "all_reduce_product",
         "all_reduce_min", "all_reduce_max", "all_reduce_average", "reduce_scatter", "all_to_all", "send_recv",
@@ -227,7 +225,6 @@ def show(name: str, rank: int, world: int) -> bool:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     only = read_parameters(Parameters).only
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     rankdeck.init_process_group()

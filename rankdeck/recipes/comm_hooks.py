@@ -54,8 +54,6 @@ Averaged = torch.futures.Future[torch.Tensor]  # DDP reads the types of a hook: 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     hooks: str = parameter("all", "what is measured", choices=("all", "none", "fp16", "powersgd"))
     steps: int = parameter(
         150, "optimizer steps with each hook", low=1, unit="steps", presets={"small": 20, "minute": 1000, "big": 5000}
@@ -159,7 +157,6 @@ def measure(kind: str, parameters: Parameters, digits: tuple[Digits, Digits], fi
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     rankdeck.init_process_group()

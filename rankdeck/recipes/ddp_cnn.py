@@ -56,8 +56,6 @@ from rankdeck.recipes._stop import StopSignal, ignore_signals
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     epochs: int = parameter(5, "times that all images are seen", low=1, presets={"small": 1, "minute": 150, "big": 200})
     batch: int = parameter(16, "images per rank and step", low=2, unit="images")
     width: int = parameter(8, "channels of the first layer", low=1, presets={"small": 4, "big": 64})
@@ -144,7 +142,6 @@ class Training:
         return weights
 
     def save(self) -> None:
-        """Writes a checkpoint on rank 0."""
         if self.rank == 0:
             states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             checkpoint.save(self.folder, self.step, {**self.shape, **states})
@@ -204,7 +201,6 @@ def train(parameters: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     rankdeck.init_process_group()
     train(parameters)

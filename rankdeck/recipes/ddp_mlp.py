@@ -53,8 +53,6 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     epochs: int = parameter(
         10, "times that all images are seen", low=1, presets={"small": 2, "minute": 300, "big": 1000}
     )
@@ -84,7 +82,6 @@ class Counter(Joinable):
         self.add_everywhere(int(right), count)
 
     def add_everywhere(self, right: int, count: int) -> None:
-        """The collective itself."""
         more = torch.tensor([right, count], device=self.join_device)
         dist.all_reduce(more)
         self.right_and_all += more
@@ -97,12 +94,10 @@ class Counter(Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        """Where the tensors of its collectives are."""
         return self.right_and_all.device
 
     @property
     def join_process_group(self) -> Any:
-        """The group of its collectives."""
         return dist.group.WORLD
 
 
@@ -201,7 +196,6 @@ def train(parameters: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     rankdeck.init_process_group()
     train(parameters)

@@ -61,8 +61,6 @@ FOREVER = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     worlds: str = parameter(
         "",
         "number of ranks of each generation, such as 4,2,4; empty: all, half, all",
@@ -112,7 +110,6 @@ class Training:
             dist.broadcast(momentum, src=0)
 
     def train(self, until: int, steps: int) -> None:
-        """Trains with the ranks of this generation."""
         rank, world = dist.get_rank(), dist.get_world_size()
         while self.step < until:
             drawn = draw_spirals(self.p.batch, seed_at(self.p.seed, self.step + 1))
@@ -144,7 +141,6 @@ def meet() -> tuple[Store, int, int]:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     # A rank without a group can't agree on a signal with others, and one that waits in the store must not be deaf.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

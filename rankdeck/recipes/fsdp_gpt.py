@@ -54,8 +54,6 @@ from rankdeck.recipes._transformer import GPT, Shape
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         300,
         "optimizer steps in all, including those before a resume",
@@ -141,7 +139,6 @@ def train(p: Parameters, text: Text) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     if p.width % p.heads:
         refuse(f"fsdp-gpt: --width {p.width} is not a multiple of --heads {p.heads}", ARGUMENTS)

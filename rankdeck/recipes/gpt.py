@@ -52,8 +52,6 @@ SAMPLE = 200
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         800,
         "optimizer steps in all, including those before a resume",
@@ -205,7 +203,6 @@ def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> N
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     args = read_parameters(Parameters)
     text = read_text()
     check(args, text)

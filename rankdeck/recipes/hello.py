@@ -41,8 +41,6 @@ from rankdeck.recipes._refusal import ARGUMENTS, refuse
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     init: str = parameter(
         "env://",
         "where the ranks meet: env://, tcp://HOST:PORT or file:///path",
@@ -85,7 +83,6 @@ def meet_evens(rank: int, world: int, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     join(parameters)

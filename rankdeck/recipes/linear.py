@@ -34,8 +34,6 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         200,
         "optimizer steps in all, including those before a resume",
@@ -106,7 +104,6 @@ def train(args: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     args = read_parameters(Parameters)
     rankdeck.init_process_group()
     train(args)

@@ -43,8 +43,6 @@ from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         200,
         "optimizer steps in all, including those before a resume",
@@ -128,7 +126,6 @@ def train(parameters: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     with process_group():

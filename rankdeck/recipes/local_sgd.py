@@ -48,8 +48,6 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         400,
         "optimizer steps in all, including those before a resume",
@@ -138,7 +136,6 @@ def train(p: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     rankdeck.init_process_group()
     train(p)

@@ -52,8 +52,6 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         200,
         "optimizer steps in all, including those before a resume",
@@ -142,7 +140,6 @@ def train(p: Parameters) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     if p.first >= p.layers:
         refuse(f"model-parallel: --first {p.first} leaves none of --layers {p.layers} for the second device", ARGUMENTS)

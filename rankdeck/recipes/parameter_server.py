@@ -77,8 +77,6 @@ REFUSED_BACKENDS = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         200, "steps of each trainer", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}
     )
@@ -119,7 +117,6 @@ class Server:
         return sum(self.steps.values())
 
     def steps_of(self, trainer: int) -> int:
-        """How many of them are of one trainer."""
         return self.steps[trainer]
 
     def pull(self, trainer: int) -> tuple[int, dict[str, torch.Tensor]]:
@@ -165,12 +162,10 @@ _server: Server
 
 
 def server_reference() -> rpc.RRef[Server]:
-    """Called by trainers, on the server."""
     return rpc.RRef(_server)
 
 
 def serve(p: Parameters, world: int) -> None:
-    """The part of rank 0."""
     print(f"rank 0: serves {sum(tensor.numel() for tensor in _server.model.parameters()):,} parameters")
     silent = _server.wait(p.patience)
     if silent is not None:
@@ -183,7 +178,6 @@ def serve(p: Parameters, world: int) -> None:
 
 
 def train(p: Parameters, rank: int, world: int) -> None:
-    """The part of a trainer."""
     digits, _ = read_digits()
     images, labels = digits.images[rank - 1 :: world - 1], digits.labels[rank - 1 :: world - 1]
     model = make_model(p)
@@ -218,7 +212,6 @@ def join(p: Parameters, rank: int, world: int) -> object:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     global _server
     p = read_parameters(Parameters)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -66,8 +66,6 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     schedule: str = parameter("all", "how batches go through", choices=("all", "by-hand", "gpipe", "1f1b"))
     steps: int = parameter(
         60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 200, "big": 1000}
@@ -194,7 +192,6 @@ def train(p: Parameters, names: list[str], number: int, begin: int, sharded: Sha
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     rankdeck.init_process_group()
     world = dist.get_world_size()

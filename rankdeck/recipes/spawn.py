@@ -52,8 +52,6 @@ from rankdeck.recipes._line import FEATURES, draw_batch
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     processes: int = parameter(
         2, "processes inside each rank", low=1, unit="processes", presets={"small": 1, "minute": 2, "big": 8}
     )
@@ -111,7 +109,6 @@ def rank_of_launcher() -> int:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     number = rank_of_launcher()

@@ -57,8 +57,6 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     steps: int = parameter(
         300,
         "optimizer steps in all, including those before a resume",
@@ -162,7 +160,6 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     rankdeck.init_process_group()
     world = dist.get_world_size()

@@ -56,8 +56,6 @@ CALLS = 5
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     second: str = parameter("gloo", "backend of the second group", choices=("gloo", "nccl", "ucc"))
     largest: int = parameter(
         1048576,
@@ -177,7 +175,6 @@ def train(p: Parameters, faster: dict[int, Group]) -> None:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     rankdeck.init_process_group()
     if "mpi" in dist.get_backend():

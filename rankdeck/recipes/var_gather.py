@@ -44,8 +44,6 @@ from rankdeck.recipes._seeds import seed_at
 
 @dataclass(frozen=True)
 class Parameters:
-    """The arguments of the recipe."""
-
     rows: int = parameter(
         1000, "rows that most ranks have", low=0, unit="rows", presets={"small": 10, "minute": 1000, "big": 100000}
     )
@@ -64,7 +62,6 @@ def rows_of(parameters: Parameters, rank: int) -> torch.Tensor:
 
 
 def lengths_of_all(mine: torch.Tensor) -> list[int]:
-    """The number of rows of each rank, on all ranks."""
     found = [torch.zeros(1, dtype=torch.int64, device=mine.device) for _ in range(dist.get_world_size())]
     dist.all_gather(found, torch.tensor([len(mine)], device=mine.device))
     return [int(one) for one in found]
@@ -81,7 +78,6 @@ def padded(mine: torch.Tensor) -> list[torch.Tensor]:
 
 
 def broadcasts(mine: torch.Tensor) -> list[torch.Tensor]:
-    """One broadcast from each rank."""
     found = []
     for rank, length in enumerate(lengths_of_all(mine)):
         found.append(mine if rank == dist.get_rank() else mine.new_empty(length, mine.shape[1]))
@@ -108,7 +104,6 @@ def measure(way: str, mine: torch.Tensor, repeat: int) -> float:
 
 
 def main() -> None:
-    """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     rankdeck.init_process_group()

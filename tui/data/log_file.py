@@ -73,7 +73,6 @@ class LogFile:
         return status.st_size
 
     def copy(self) -> LogFile:
-        """The same file, of which nothing was read."""
         return LogFile(self.path, rank=self.rank, stream=self.stream)
 
     def read_at(self, offset: int, count: int) -> bytes:

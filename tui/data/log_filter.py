@@ -31,7 +31,6 @@ class LogFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every line is shown."""
         return not (self._shown or self._hidden or self.least)
 
     @property

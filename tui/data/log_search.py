@@ -139,16 +139,13 @@ class LogSearch:
         threading.Thread(target=self._run, name="log-search", daemon=True).start()
 
     def ask(self, step: Step) -> None:
-        """Asks for another match. The answer comes in `found`."""
         self._questions.put(step)
 
     def look(self) -> None:
-        """Searches the lines written meanwhile too."""
         if self.found.whole and self._questions.empty():
             self._questions.put(None)
 
     def close(self) -> None:
-        """Lets the thread end. It is not waited for."""
         self._closed = True
         self._questions.put(None)
 

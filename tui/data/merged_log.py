@@ -104,7 +104,6 @@ class MergedLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much is held as may be."""
         return len(self.lines) >= MAX_LINES or self._bytes >= MAX_BYTES
 
     # Called in the reader's thread.

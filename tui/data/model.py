@@ -141,7 +141,6 @@ class RunModel:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over."""
         return self.run is not None and self.run.state in ENDED_WORDS
 
     @property
@@ -151,7 +150,6 @@ class RunModel:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks; 0: not known yet."""
         return self.run.world_size if self.run is not None else 0
 
     def rank(self, rank: int | None) -> RankView | None:

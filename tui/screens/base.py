@@ -63,7 +63,6 @@ class DeckScreen(Screen[None]):
         return None
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """See `Deck.say`."""
         self.deck.say(text, error=error)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

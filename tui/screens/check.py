@@ -110,7 +110,6 @@ class CheckScreen(DeckScreen):
     # --- keys ------------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         match action:
             case "again":
                 return not self._is_looking

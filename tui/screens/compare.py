@@ -98,7 +98,6 @@ class CompareScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         if action in ("next_metric", "choose_metric"):
             return len(self._metrics) > 1
         return bool(self._compared) if action == "code" else True

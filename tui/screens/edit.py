@@ -61,7 +61,6 @@ class EditScreen(DeckScreen):
 
     @work(exclusive=True, group="form", exit_on_error=False)
     async def on_mount(self) -> None:
-        """Fills the form after reading the choices."""
         await self.form.fill(self._suffix)
         first = next(iter(self.form.rows), None)
         if first is not None and self.focused is None:
@@ -156,7 +155,6 @@ class EditScreen(DeckScreen):
 
     @work(group="script", exclusive=True, exit_on_error=False)
     async def action_script(self) -> None:
-        """Shows the script of the recipe."""
         if recipe := self.form.recipe:
             self.app.push_screen(ScriptScreen(recipe, await off_loop(self.engine.script, recipe)))
         else:

@@ -59,7 +59,6 @@ class EditForm:
 
     @property
     def focused(self) -> FormRow | None:
-        """The line with the cursor."""
         row = self._screen.focused.parent if self._screen.focused is not None else None
         return row if isinstance(row, FormRow) else None
 
@@ -71,7 +70,6 @@ class EditForm:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the form differs from the saved one."""
         self.read_lines()
         return any(self.values.get(key, "") != self._saved.get(key, "") for key in {*self.values, *self._saved})
 

@@ -34,7 +34,6 @@ class EditPlan:
 
     @property
     def pane(self) -> TextPane:
-        """The widget."""
         return self._screen.query_one("#plan", TextPane)
 
     @property

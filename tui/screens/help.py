@@ -62,7 +62,6 @@ class HelpScreen(DeckScreen):
         self.set_focus(self.query_one("#help"))
 
     def action_close(self) -> None:
-        """Ends the search, then the help."""
         search = self.query_one("#query", Input)
         if search.display:
             search.value = ""

@@ -161,7 +161,6 @@ class HistoryScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         if action == "clear":
             return bool(self._filter or self._marked)
         if action == "remove":
@@ -263,7 +262,6 @@ class HistoryScreen(DeckScreen):
         self.set_focus(search)
 
     def action_clear(self) -> None:
-        """Clears the filter and the marks."""
         search = self.query_one("#history-filter", Input)
         self._filter = search.value = ""
         search.display = False

@@ -89,7 +89,6 @@ class HomeScreen(DeckScreen):
         return parting_words(self.lists.known_runs)
 
     def on_screen_resume(self) -> None:
-        """Shows changes made meanwhile."""
         if self.lists.entries is not None:
             self.lists.read_again()
 
@@ -154,7 +153,6 @@ class HomeScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         match action:
             case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self.lists.chosen_run():
                 return True

@@ -80,12 +80,10 @@ class HomeLists(Container):
 
     @property
     def known_runs(self) -> list[RunSummary]:
-        """Runs as they were read last."""
         return list(self.runs or ())
 
     @property
     def known_profiles(self) -> list[ProfileEntry]:
-        """Profiles that can be launched, as they were read last."""
         return [entry for entry in self.entries or () if entry.profile is not None]
 
     def choose_later(self, name: str) -> None:

@@ -33,15 +33,12 @@ class Relaunching:
         self._past_run = past_run
 
     def action_change_run(self) -> None:
-        """Opens the run's profile as a form, to launch it with a change."""
         self.with_launched(self._screen.deck.open_form)
 
     def action_change_arguments(self) -> None:
-        """Asks for other arguments, and launches the run with them."""
         self.with_launched(self._ask_arguments)
 
     def action_launch_again(self) -> None:
-        """Launches the run again, with the same profile, as a new run."""
         self.with_launched(self._launch)
 
     def with_launched(self, act: Callable[[ProfileEntry], None]) -> None:

@@ -146,7 +146,6 @@ class RunScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         run = self.model.run
         match action:
             case "restart" | "stop" | "kill" | "editor":
@@ -175,7 +174,6 @@ class RunScreen(DeckScreen):
 
     @work(exclusive=True, group="compare", exit_on_error=False)
     async def action_compare(self) -> None:
-        """Compares the run with the run of its profile before it."""
         past = self._past_run()
         if past is None:
             return

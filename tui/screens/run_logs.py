@@ -30,7 +30,6 @@ class RunLogs:
 
     @property
     def view(self) -> LogView:
-        """The widget."""
         return self._screen.query_one(LogView)
 
     def show(self) -> None:
@@ -62,7 +61,6 @@ class RunLogs:
     # --- other attempts, other programs, a file ----------------------------------------------------------------------
 
     def action_attempt(self, step: int) -> None:
-        """Shows the log of the attempt before, or of the one after."""
         run = self._model.run
         if run is None or not run.attempt:
             return
@@ -74,11 +72,9 @@ class RunLogs:
             self._screen.say("there is no earlier attempt" if step < 0 else "this is the newest attempt")
 
     def action_log_pager(self) -> None:
-        """Opens the rank's output in the user's pager; the app waits for the pager."""
         self._open_files(lambda files: pager_command(), "pager; set PAGER")
 
     def action_log_editor(self) -> None:
-        """The same in the user's editor."""
         self._open_files(lambda files: (editor_command(Frame(str(files[0]), 1)) or [])[:-1], "editor; set EDITOR")
 
     def _open_files(self, command_for: Callable[[list[Path]], list[str] | None], missing: str) -> None:
@@ -114,7 +110,6 @@ class RunLogs:
 
 
 async def write_file(screen: DeckScreen, path: Path, write: Callable[[], int], what: str) -> None:
-    """Writes a file and says so."""
     name = plain_line(str(path))
     try:
         written = await off_loop(write)

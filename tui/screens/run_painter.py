@@ -57,7 +57,6 @@ class RunPainter:
         self._poll_results()
 
     def show_banner(self, text: str) -> None:
-        """Shows a line above everything; empty: none."""
         if self._painted.get("banner", "") != text:
             self._painted["banner"] = text
             banner = self._screen.query_one("#banner", Static)
@@ -66,7 +65,6 @@ class RunPainter:
 
     @property
     def measures(self) -> bool:
-        """Whether the run measures collectives."""
         return self._model.run is not None and self._model.run.program == RECIPE
 
     def paint(self) -> None:

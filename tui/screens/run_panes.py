@@ -57,7 +57,6 @@ class RunPanes:
         self.filter = SearchLine("log-filter", words, changed=lambda text: logs.view.filter(text), done=self._done)
 
     def widget(self, name: str) -> Widget:
-        """The widget of a pane."""
         return self._screen.query_one("#nodes" if name == "ranks" and self._ranks.by_node else f"#{name}")
 
     @property
@@ -68,7 +67,6 @@ class RunPanes:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether `action_back` would do something."""
         is_sought = self.search.display or self.filter.display or self._logs.view.finder.pattern is not None
         has_focus = self.widget("ranks").has_focus
         return is_sought or self._ranks.line.display or self.zoom is not None or not has_focus

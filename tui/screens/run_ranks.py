@@ -58,16 +58,13 @@ class RunRanks:
 
     @property
     def shown(self) -> RankTable | NodeGrid:
-        """The widget that shows the ranks."""
         return self._screen.query_one(NodeGrid) if self.by_node else self.table
 
     @property
     def rank(self) -> int | None:
-        """The rank under the cursor; None where a filter shows none."""
         return self.shown.cursor_rank
 
     def move_cursor(self, rank: int | None) -> None:
-        """Puts the cursor on a rank, if it is shown."""
         if rank is not None:
             self.shown.move_cursor(rank)
 

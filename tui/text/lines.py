@@ -46,7 +46,6 @@ def labelled(label: str, words: str | Iterable[str], width: int, *, style: str =
 
 
 def error_text(error: RankdeckError, width: int) -> Content:
-    """An error and its next step."""
     lines = sentence(error.message, width, "$text-error")
     if error.hint:
         lines += [Content(""), *sentence(error.hint, width)]

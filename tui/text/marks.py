@@ -51,7 +51,6 @@ _ASCII_SIGNS = Signs(
 
 
 def signs(*, ascii: bool) -> Signs:
-    """The characters to draw with."""
     return _ASCII_SIGNS if ascii else _SIGNS
 
 
@@ -63,7 +62,6 @@ class Mark(NamedTuple):
     style: str
 
     def sign(self, *, ascii: bool) -> str:
-        """The character to draw."""
         return self.ascii if ascii else self.unicode
 
 

@@ -61,7 +61,6 @@ class Boxes(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Cells of a box."""
         return self._head() + self.cells
 
 

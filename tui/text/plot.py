@@ -190,9 +190,7 @@ class _Axis:
         self.high = min(high + margin, sys.float_info.max)
 
     def place(self, value: float) -> float:
-        """The position of a value on the axis: 0 at `low`, 1 at `high`."""
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2 or 1.0)
 
     def value(self, place: float) -> float:
-        """The value at a position on the axis: 0 is `low`, 1 is `high`."""
         return self.low * (1 - place) + self.high * place

@@ -283,7 +283,6 @@ def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str
 
 
 def with_arrow(text: str, *, rising: bool, ascii: bool) -> str:
-    """A heading with an arrow before its word: there is always a cell free."""
     place = len(text) - len(text.lstrip()) - 1
     arrow = ("^" if rising else "v") if ascii else ("▲" if rising else "▼")
     return text[:place] + arrow + text[place + 1 :]

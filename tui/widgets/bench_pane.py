@@ -28,7 +28,6 @@ class BenchChart(Chart):
         self._measure: Measure = "latency"
 
     def show(self, results: Sequence[Result], measure: Measure) -> None:
-        """Shows other results, or another measure of them."""
         self._results, self._measure = tuple(results), measure
         self.set_series(MEASURES[measure], ())
 
@@ -74,7 +73,6 @@ class BenchPane(TextPane):
         self.show_results([])
 
     def show_results(self, results: list[Result]) -> None:
-        """Shows the results so far."""
         self._results = results
         self.show_text(lambda width: bench_table(results))
         self._arrange()

@@ -43,7 +43,6 @@ class Columns(NamedTuple):
 
     @property
     def has_words(self) -> bool:
-        """Whether there is room for words."""
         return self.checks[0] > WORD
 
 
@@ -78,7 +77,6 @@ class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def move_to(self, node: str, check: Check) -> None:
-        """Puts the cursor on a cell."""
         self._go(self._grid.nodes.index(node), CHECKS.index(check))
 
     # --- the cursor ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class FormRow(Horizontal):
         self.post_message(self.Resized())
 
     def show_problem(self, text: str) -> None:
-        """Shows a problem; empty: none."""
         self.set_class(bool(text), "-wrong")
         self._problem.update(text)
 

@@ -26,7 +26,6 @@ class TitleBar(Widget):
         self._note = note
 
     def show(self, title: str, note: str) -> None:
-        """Shows other text."""
         if (title, note) != (self._title, self._note):
             self._title, self._note = title, note
             self.refresh()
@@ -54,7 +53,6 @@ class RunHeader(Widget):
         self._drawn = ""
 
     def show(self, header: Header | None) -> None:
-        """Shows other values; paints if that is seen."""
         self._header = header
         text = str(self.render())
         if text != self._drawn:

@@ -39,9 +39,7 @@ class Entry(NamedTuple):
 class HasKeyLabels(Protocol):
     """A screen that changes the label of a key with its state."""
 
-    def key_label(self, key: str, label: str) -> str:
-        """The label of a key."""
-        ...
+    def key_label(self, key: str, label: str) -> str: ...
 
 
 class KeyBar(Widget):

@@ -35,12 +35,10 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
 
     @property
     def chosen(self) -> str | None:
-        """The id under the cursor."""
         option = self.highlighted_option
         return option.id if option is not None else None
 
     def say_when_empty(self, text: str) -> None:
-        """Changes the text that is shown while there is no entry."""
         if text != self._empty:
             self._empty = text
             if not self._entries:

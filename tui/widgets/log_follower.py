@@ -35,7 +35,6 @@ class LogFollower:
 
     @property
     def log(self) -> MergedLog | None:
-        """The log that is shown."""
         return self.rows.log
 
     def show(self, log: MergedLog | None, at: Place | None = None) -> None:
@@ -58,14 +57,12 @@ class LogFollower:
         self.finder.look()
 
     def close(self) -> None:
-        """Ends the threads."""
         self._reader.close()
         self.finder.close()
 
     # --- moving ------------------------------------------------------------------------------------------------------
 
     def place(self, position: Position) -> None:
-        """Goes to a position, or as near as the log allows."""
         self.window.place(position)
         self._moved(True)
 

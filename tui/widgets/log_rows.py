@@ -115,7 +115,6 @@ class LogRows:
         self._drawn: LRUCache[tuple[int, bool], Sequence[Strip]] = LRUCache(1024)
 
     def clear(self) -> None:
-        """Draws every line anew."""
         self._drawn.clear()
 
     def restyle(self) -> None:
@@ -129,7 +128,6 @@ class LogRows:
 
     @property
     def styles(self) -> Styles:
-        """The theme's."""
         if self._styles is None:
             self._styles = self._make_styles()
         return self._styles

@@ -91,12 +91,10 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def finder(self) -> LogFinder:
-        """The search in the log."""
         return self.shown.finder
 
     @property
     def is_filtered(self) -> bool:
-        """Whether lines are left out."""
         return not self._filter.is_empty
 
     def filter(self, text: str | None = None, least: int | None = None) -> None:
@@ -233,12 +231,10 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._travel(max((0, 0), position))
 
     def action_first(self) -> None:
-        """To the beginning of the files, not only of the lines in memory."""
         self.shown.to_first()
         self._announce()
 
     def action_last(self) -> None:
-        """To the end, and along with it."""
         self.shown.follow(True)
         self.poll()
         self._announce()
@@ -251,24 +247,19 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self.action_last()
 
     def action_next_match(self) -> None:
-        """Goes to the next match, from the last one to the first."""
         self.finder.ask("next")
 
     def action_previous_match(self) -> None:
-        """Goes to the match before, from the first one to the last."""
         self.finder.ask("previous")
 
     def action_errors(self) -> None:
-        """Goes to the first line that tells of an error."""
         self.shown.search_errors()
         self._announce()
 
     def action_levels(self) -> None:
-        """All lines, warnings and worse, errors only."""
         self.filter(least=LEAST[(LEAST.index(self._filter.least) + 1) % len(LEAST)])
 
     def action_sideways(self, direction: int) -> None:
-        """Moves the text sideways, where lines are not wrapped."""
         if not self.wrap:
             self.shown.window.column = max(0, self.shown.window.column + direction * SIDEWAYS)
             self._moved(True)
@@ -277,11 +268,9 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self.wrap = not self.wrap
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The text of a selection made with the mouse."""
         return None if self.shown.log is None else (self.shown.rows.selected(selection), "\n")
 
     def action_copy(self) -> None:
-        """Copies the selection; without one, the lines in view."""
         window = self.shown.window
         text = self.screen.get_selected_text() or self.shown.rows.plain(window.top, max(window.top + 1, window.bottom))
         self.app.copy_to_clipboard(text)

@@ -28,7 +28,6 @@ class LogWindow:
 
     @property
     def position(self) -> Position:
-        """Where it stands."""
         return self.top, self.skip
 
     @property

@@ -87,7 +87,6 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._draw()
 
     def move_cursor(self, rank: int) -> None:
-        """Puts the cursor on a rank, if a node has it."""
         for index, node in enumerate(self._members):
             if rank in node.ranks:
                 self._go(index, node.ranks.index(rank))
@@ -192,7 +191,6 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self._go(len(self._members) - 1, len(self._members[-1].ranks) - 1)
 
     def action_sideways(self, direction: int) -> None:
-        """The next or the previous rank, on this node or the neighbouring one."""
         node, index = self._cursor
         if not self._members or 0 <= index + direction < len(self._members[node].ranks):
             self._go(node, index + direction)

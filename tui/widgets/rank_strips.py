@@ -40,7 +40,6 @@ class RankStrips:
         self._styles: dict[str, Style] = {}
 
     def restyle(self) -> None:
-        """The theme may have changed."""
         self._strips.clear()
         self._styles.clear()
 
@@ -89,7 +88,6 @@ class RankStrips:
         return Strip([Segment(text, self.style("rank-table--muted"))]).adjust_cell_length(width, self._style_of(""))
 
     def style(self, name: str) -> Style:
-        """The style of a component class."""
         style = self._styles.get(name)
         if style is None:
             style = self._styles[name] = self._style_of(name)

@@ -95,7 +95,6 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self.fields = fields
 
     def action_columns(self) -> None:
-        """Asks for a column, and leaves it out, or shows it again."""
         where = "shown where there is room"
         options = {
             column: f"left out; {where}" if column in self._look.hidden else where for column in get_args(HidableColumn)
@@ -107,12 +106,10 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._change(hidden=tuple(one for one in get_args(HidableColumn) if (one in hidden) != (one == name)))
 
     def action_window(self) -> None:
-        """The small curves show the whole run, or its newest part."""
         words = [words for words, _ in WINDOWS]
         self._change(curves=words[(words.index(self._look.curves) + 1) % len(words)])
 
     def action_own_scale(self) -> None:
-        """A scale for each small curve, or one for all."""
         self._change(own_scale=not self._look.own_scale)
 
     def _change(self, **fields: object) -> None:
@@ -170,7 +167,6 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self.sort(ORDERS[(here + 1) % len(ORDERS)])
 
     def action_sort_column(self, direction: int) -> None:
-        """Sorts by the next column, or by the one before."""
         shown = self._fit.sortable
         here = shown.index(self._ranks.order.column) if self._ranks.order.column in shown else 0
         self.sort(Order(shown[(here + direction) % len(shown)]))
@@ -187,13 +183,11 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self._go(found)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers only keys that do something now."""
         if action == "next_trouble":
             return any(needs_attention(row.view) for row in self._rows)
         return True
 
     def move_cursor(self, rank: int) -> None:
-        """Puts the cursor on a rank, if the table has it."""
         if self._rows and self._rows[self._place(rank)].view.rank == rank:
             self._go(self._place(rank))
 

@@ -91,12 +91,10 @@ class RunCharts(Container, can_focus=True):
 
     @property
     def metric(self) -> str:
-        """The metric of the first chart that is shown."""
         pages = pages_of(metrics_of(self._model.series.keys() if self._model is not None else []), self._count)
         return pages[self._page % len(pages)][0]
 
     def action_metrics(self, direction: int) -> None:
-        """Shows the next metrics, or those before."""
         self._page += direction
         self._draw()
 
@@ -113,12 +111,10 @@ class RunCharts(Container, can_focus=True):
         self._draw()
 
     def action_panels(self) -> None:
-        """More charts at once; after the most, one."""
         self.show_panels(PANELS[(PANELS.index(self._count) + 1) % len(PANELS)])
         self.post_message(self.Changed(self._count))
 
     def action_choose(self) -> None:
-        """Asks for a metric, and shows the page with it."""
         if self._model is not None:
             keys = metrics_of(self._model.series.keys())
             cast("Deck", self.app).choose_from({key: RESOURCES.get(key, "") for key in keys}, self._choose, "a metric")
@@ -136,7 +132,6 @@ class RunCharts(Container, can_focus=True):
         self._change(by_time=not self._look.by_time)
 
     def action_smooth(self) -> None:
-        """More smoothing; after the most, none."""
         self._change(smoothing=SMOOTHINGS[(SMOOTHINGS.index(self._look.smoothing) + 1) % len(SMOOTHINGS)])
 
     def action_zoom(self, direction: int) -> None:
@@ -147,7 +142,6 @@ class RunCharts(Container, can_focus=True):
         self._change(begin=end - part, end=end)
 
     def action_pan(self, direction: int) -> None:
-        """Moves by half of the time that is drawn."""
         part = self._look.end - self._look.begin
         begin = min(1.0 - part, max(0.0, self._look.begin + direction * part / 2))
         self._change(begin=begin, end=begin + part)

@@ -57,7 +57,6 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
         self._draw()
 
     def show_title(self, title: str) -> None:
-        """Shows another title above the same text."""
         self._title = title
         self._draw()
 

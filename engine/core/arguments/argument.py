@@ -179,7 +179,6 @@ class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """Names of its presets, which `--preset` takes."""
         return tuple(dict.fromkeys(preset for argument in self.arguments for preset in argument.presets))
 
     @property

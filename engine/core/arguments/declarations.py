@@ -82,7 +82,6 @@ def literal(node: ast.expr | None, constants: dict[str, Any]) -> Any:
 
 
 def constants_of(tree: ast.Module) -> dict[str, Any]:
-    """The constants of a module."""
     return {
         target.id: value
         for node in tree.body
@@ -117,10 +116,8 @@ def in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def keywords(call: ast.Call) -> dict[Any, ast.expr]:
-    """The arguments of a call that have names."""
     return {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def as_list(parts: Sequence[ast.expr]) -> ast.expr:
-    """Expressions as one list."""
     return ast.List(elts=list(parts), ctx=ast.Load())

@@ -111,11 +111,9 @@ class Grid:
         self._found[finding.node, finding.check] = finding
 
     def at(self, node: str, check: Check) -> Finding | None:
-        """The finding of a check on a node, or None."""
         return self._found.get((node, check))
 
     def of(self, node: str) -> tuple[Finding, ...]:
-        """The findings about a node, in the order of the checks."""
         return tuple(found for check in CHECKS if (found := self.at(node, check)))
 
     def is_complete(self, node: str) -> bool:
@@ -127,7 +125,6 @@ class Grid:
         return tuple(found for node in self.nodes for found in self.of(node) if found.state in states)
 
     def all(self) -> tuple[Finding, ...]:
-        """Every finding, node by node."""
         return tuple(found for node in self.nodes for found in self.of(node))
 
 

@@ -126,7 +126,6 @@ class Found(NamedTuple):
 
     @property
     def hint(self) -> str:
-        """The next step."""
         return self.cause.hint.format_map(self.words)
 
     @property

@@ -55,7 +55,6 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Fact and hint in one line."""
         return f"{self.fact}; {self.hint}"
 
 

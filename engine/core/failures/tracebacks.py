@@ -79,7 +79,6 @@ class Traceback(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a group of exceptions."""
         return self.message.partition(":")[0].endswith("ExceptionGroup")
 
 

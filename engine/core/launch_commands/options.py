@@ -40,7 +40,6 @@ class Option(NamedTuple):
 
     @property
     def value_count(self) -> int:
-        """Number of words that follow it."""
         return int(self.takes)
 
 
@@ -63,7 +62,6 @@ class Given(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Why it is left out."""
         return reasons().get(self.option.why, self.option.why)
 
 

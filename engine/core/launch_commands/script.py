@@ -75,7 +75,6 @@ class _Reader:
                 break
 
     def take_options(self, words: list[Word]) -> None:
-        """Takes options of sbatch."""
         self.job.take(self.draft, read_options(joined(words), "sbatch")[0], quietly=True)
         self._known["SLURM_SUBMIT_DIR"] = "."
         for name, number in (
@@ -88,7 +87,6 @@ class _Reader:
                 self._known[name] = str(number)
 
     def take(self, statement: Statement) -> None:
-        """Takes one command."""
         words = words_of(statement, self._known)
         name = program_of(words[0].text)
         plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]

@@ -103,11 +103,9 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The newest value, finite or not; None before the first."""
         return self.recent[-1][2] if self.recent else None
 
     def dump(self) -> SeriesDump:
-        """The series as data. Later points do not change it: only the last bucket ever grows."""
         buckets = [*self.buckets[:-1], *(msgspec.structs.replace(bucket) for bucket in self.buckets[-1:])]
         recent = [(at, step, value if math.isfinite(value) else None) for at, step, value in self.recent]
         return SeriesDump(rank=self.rank, key=self.key, per_bucket=self.per_bucket, buckets=buckets, recent=recent)
@@ -161,7 +159,6 @@ class SeriesSet:
         return sorted({key for _, key in self._series})
 
     def dump(self) -> list[SeriesDump]:
-        """Every series as data."""
         return [series.dump() for series in self._series.values()]
 
 

@@ -31,10 +31,8 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fact(self) -> str:
-        """The place and the problem."""
         return f"{self.place}: {self.key} {self.problem}" if self.place else f"{self.key} {self.problem}"
 
     @property
     def line(self) -> str:
-        """Place, problem and hint."""
         return f"{self.fact}; {self.hint}"

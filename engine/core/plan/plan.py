@@ -68,7 +68,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """A short name for tables."""
         return self.target if self.kind != "script" else self.target.rsplit("/", 1)[-1]
 
 
@@ -140,22 +139,18 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> Reach:
-        """How nodes are reached."""
         return Reach(ssh_options=self.layout.ssh_options, setup=self.launch.setup, slurm_job=self.slurm_job)
 
     @property
     def python(self) -> str:
-        """The Python of ranks."""
         return self.launch.python or ""
 
     @property
     def workdir(self) -> str:
-        """The folder in which ranks start, as an absolute path."""
         return self.launch.workdir
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
         return len(self.places)
 
     @property

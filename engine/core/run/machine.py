@@ -46,7 +46,6 @@ from engine.core.run.store_events import store_lost, store_missed, store_opened
 
 
 def launch(event: ev.RunLaunched) -> Step:
-    """The first state of a run."""
     nodes = tuple(st.Node(name=name, ranks=ranks, since=event.at) for name, ranks in event.nodes)
     state = st.RunState(
         run=event.run,

@@ -60,7 +60,6 @@ def set_rank(state: st.RunState, rank: int, phase: st.Alive | st.Done | st.Gone)
 
 
 def up_nodes(state: st.RunState) -> list[st.Node]:
-    """The nodes whose agents are connected."""
     return [node for node in state.nodes if node.link == "up"]
 
 

@@ -154,7 +154,6 @@ def _resume(state: st.RunState, event: ev.NodeConnected, asked: set[int]) -> Ste
 
 
 def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
-    """Connects again. The ranks of the node keep running meanwhile."""
     match state.phase:
         case st.Ended():
             return ignore(state, "the run has ended")

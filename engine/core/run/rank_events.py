@@ -31,7 +31,6 @@ def rank_spawned(state: st.RunState, event: ev.RankSpawned) -> Step:
 
 
 def rank_waiting(state: st.RunState, event: ev.RankWaiting) -> Step:
-    """Notes in which generation a rank waits."""
     match state.phase:
         case st.Starting() | st.Running() | st.Holding():
             if event.generation <= state.waits_of(event.rank) or event.generation < state.generation_of(event.rank):

@@ -222,15 +222,12 @@ class RunState(Value, frozen=True, kw_only=True):
     """Modules that rank 0 has imported itself, and their seconds, from its last report."""
 
     def generation_of(self, rank: int) -> int:
-        """The generation that a rank's process was started for."""
         return self.started_for[rank] if self.started_for else 0
 
     def waits_of(self, rank: int) -> int:
-        """The generation in which a rank waits; -1: it is not known to wait."""
         return self.waits_in[rank] if self.waits_in else -1
 
     def node(self, name: str) -> Node:
-        """The node of that name, which is one of the run's."""
         return next(node for node in self.nodes if node.name == name)
 
     def node_of(self, rank: int) -> Node:

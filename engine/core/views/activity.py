@@ -47,12 +47,10 @@ class NextRestart(NamedTuple):
 
 
 def dead_ranks(state: RunState) -> list[int]:
-    """Ranks that have ended."""
     return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
 
 
 def current_activity(state: RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
-    """The activity of a run."""
     match state.phase:
         case Opening():
             return CurrentActivity("connecting", f"waiting for {_nodes_not_up(state)}")

@@ -54,7 +54,6 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Topic, ...]:
-    """A comparison as front ends show it."""
     shown = (lambda _, value: str(value)) if show_secrets else shown_value
     names = dict.fromkeys(name for side in sides for name in side.results)
     results = [Row(name=name, values=tuple(_result(name, side) for side in sides)) for name in names]

@@ -62,12 +62,10 @@ class Job(Background):
 
     @property
     def rank(self) -> int:
-        """Rank of this process in MPI_COMM_WORLD."""
         return self._comm.rank
 
     @property
     def size(self) -> int:
-        """Number of ranks of the job."""
         return self._comm.size
 
     # groups

@@ -50,7 +50,6 @@ reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)
 
 
 def takes_cuda() -> bool:
-    """Whether MPI supports GPU memory."""
     return os.environ.get("RANKDECK_MPI_CUDA") == "aware"
 
 
@@ -60,12 +59,10 @@ def unit(tensor: torch.Tensor) -> MPI.Datatype:
 
 
 def memory(tensor: torch.Tensor) -> MPI.buffer:
-    """The memory of a contiguous tensor."""
     return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 def buffer(tensor: torch.Tensor, datatype: MPI.Datatype) -> list[Any]:
-    """Returns a contiguous tensor as an argument for MPI."""
     return [memory(tensor), tensor.numel(), datatype]
 
 

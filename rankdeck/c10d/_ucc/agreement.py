@@ -72,7 +72,6 @@ class Agreement(_agreement.Agreement):
         return _Texts(self._team, text)
 
     def free(self) -> None:
-        """Returns its memory to the library."""
         self._call.free()
 
     def _wait(self, is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float) -> None:

@@ -83,7 +83,6 @@ class Context:
         self.transfers = Transfers(library, rank, exchange, self.lock)
 
     def check(self, what: str, status: int) -> None:
-        """Raises UccError for the status of an error."""
         if status < 0:
             raise UccError(f"{what}: {self._status(status).decode()}")
 
@@ -187,7 +186,6 @@ class Call:
             self.post()
 
     def post(self) -> None:
-        """Starts it."""
         with self._context.lock:
             status = self._post(self._handle)
         self._context.check("ucc_collective_post", status)

@@ -123,7 +123,6 @@ def _is_active(port: str) -> bool:
 
 
 def explain(name: str, said: str) -> LibraryError:
-    """Returns an error with the dynamic linker's message and what to do."""
     if newer := re.search(r"version .(GLIBC\w*_[\d.]+). not found", said):
         return LibraryError(
             f"UCC ({name}) was built for a newer system and needs {newer[1]}", f"{INSTALL}, as built for this one"
@@ -134,7 +133,6 @@ def explain(name: str, said: str) -> LibraryError:
 
 
 def missing_components(path: str) -> list[str]:
-    """Returns the necessary components that UCC would not find."""
     folder = os.path.join(os.path.dirname(os.path.realpath(path)), "ucc")
     return [name for name in _COMPONENTS if not os.path.exists(os.path.join(folder, f"libucc_{name}.so"))]
 

@@ -62,7 +62,6 @@ class Peers:
             raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
 
     def close(self) -> None:
-        """Stops checking."""
         with self._lock:
             ranks, self._ranks = self._ranks, {}
             for descriptor in ranks:

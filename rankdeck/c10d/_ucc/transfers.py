@@ -170,7 +170,6 @@ class Transfer:
 
     @property
     def source(self) -> int:
-        """Rank of the sender in the group."""
         return int(self._received.sender_tag) // _TAGS % _WORLDS
 
     def is_done(self) -> bool:
@@ -196,7 +195,6 @@ class Transfer:
         return True
 
     def cancel(self) -> None:
-        """Cancels a receive."""
         self._is_cancelled = True
         with self._transfers._lock:
             self._transfers._functions.ucp_request_cancel(self._transfers._worker, self._request)
