@@ -40,7 +40,6 @@ def environment_warnings(
 
     Args:
         profile: the user's profile.
-        plan: its plan.
         inherited: the user's own environment, which ranks on this machine inherit.
         places: Places of the keys of the profile; None: unknown.
     """

@@ -90,9 +90,6 @@ def check_plan(plan: LaunchPlan) -> None:
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """Refuses a launch whose ranks would not meet. Returns an empty text.
 
-    Args:
-        plan: what would be launched.
-
     Raises:
         CheckError: there is no mpi4py, or it loads another library than that of `mpirun`.
     """

@@ -33,11 +33,7 @@ def check(ranks: int, facts: NodeFacts) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Which UCC ranks find.
-
-    Args:
-        output: Output of the program. A crash and a hang prove nothing.
-        plan: what would be launched.
+    """Which UCC ranks find. `output`: Output of the program. A crash and a hang prove nothing.
 
     Raises:
         CheckError: there is no libucc, or a part of it is missing, and torch was built without.

@@ -44,11 +44,7 @@ if TYPE_CHECKING:
 
 
 class LocalEngine:
-    """See `EngineClient`.
-
-    Args:
-        lingers: a standby stays after its runs, and a launch takes one that has stayed.
-    """
+    """See `EngineClient`. `lingers`: a standby stays after its runs, and a launch takes one that has stayed."""
 
     def __init__(self, *, lingers: bool = False) -> None:
         self._lingers = lingers

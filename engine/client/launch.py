@@ -39,7 +39,6 @@ def begin_launch(
     """Makes a new run. It imports neither asyncio nor what follows a run, so that ranks start sooner.
 
     Args:
-        profile: what to launch.
         places: Places of its keys, for errors.
         lingers: a standby stays after the run, and one that has stayed is taken.
         own_standby: gives the caller's, once the plan is made.

@@ -38,7 +38,6 @@ def terminal_sequences(notify: Notify, told: Telling, environment: Mapping[str, 
 
     Args:
         notify: what the user wants.
-        told: the message.
         environment: says which terminal this is.
     """
     bell = "\a" if notify.bell else ""
@@ -115,7 +114,6 @@ async def post(url: str, told: Telling) -> str:
 
     Args:
         url: may be a secret: it is in no argument and in no answer. Empty: nothing is posted.
-        told: the message.
 
     Returns:
         Why it was not taken, in words; empty: it was.

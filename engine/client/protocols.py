@@ -71,8 +71,6 @@ class RunClient(Protocol):
         """Sends a signal to one rank's process group. Waits some seconds for a rank that is about to start.
 
         Args:
-            rank: its number.
-            signal: number of the signal.
             pid: Pid of the process that the user saw: the signal reaches no other one. None: whichever process the rank has.
 
         Raises:

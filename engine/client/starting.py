@@ -13,10 +13,7 @@ from engine.runs.standbys import MARK
 
 
 def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
-    """Starts the supervisor of a run, in its own session.
-
-    Args:
-        restart_by: the user who has asked for a new attempt.
+    """Starts the supervisor of a run, in its own session. `restart_by`: the user who has asked for a new attempt.
 
     Raises:
         SupervisorError: it did not start; message and next step are its own.

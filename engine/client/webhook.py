@@ -25,11 +25,7 @@ class _Here(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, body: object) -> str:
-    """Posts a document.
-
-    Args:
-        url: http or https.
-        body: what is sent, as JSON.
+    """Posts a document. `body`: what is sent, as JSON.
 
     Returns:
         Why it was not taken; empty: it was.

@@ -18,11 +18,7 @@ _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
 
 
 class LiveBars:
-    """The bars on one terminal.
-
-    Args:
-        stream: Stream of the terminal; nothing is drawn on anything else.
-    """
+    """The bars on one terminal. `stream`: Stream of the terminal; nothing is drawn on anything else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -37,11 +33,7 @@ class LiveBars:
             self._shown = []
 
     def show(self, bars: Sequence[tuple[str, bytes]]) -> None:
-        """Draws bars.
-
-        Args:
-            bars: what stands before each, and its newest state.
-        """
+        """Draws bars. `bars`: what stands before each, and its newest state."""
         if not self._is_terminal or not (bars or self._shown):
             return
         columns, rows = shutil.get_terminal_size()

@@ -39,9 +39,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
     """Removes runs.
 
     Args:
-        chosen: the runs to remove.
         named: the user named each of them, so it is an error if one has not ended.
-        yes: removes without asking.
         as_json: prints the ids of removed runs as JSON.
 
     Raises:

@@ -21,10 +21,8 @@ def compare_runs(runs: Sequence[RunPaths], *, code: bool, show_secrets: bool, as
     """Prints a column for each run.
 
     Args:
-        runs: two or more.
         code: prints how uncommitted changes differ instead, between each run and the one before.
         show_secrets: prints values that look like secrets, instead of hiding them.
-        as_json: prints the same as JSON.
 
     Raises:
         SupervisorError: the files of a run can't be read.

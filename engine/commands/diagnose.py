@@ -85,11 +85,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
-    """Why a run failed. The run may be active, holding or ended.
-
-    Args:
-        paths: the run's paths.
-        attempt: which attempt; None: the newest one with a failure.
+    """Why a run failed. The run may be active, holding or ended. `attempt`: which attempt; None: the newest one with a failure.
 
     Raises:
         SupervisorError: the journal can't be read.
@@ -262,11 +258,7 @@ def _read(name: str, rank: int | None, most: int) -> _Log:
 def _ends(file: BinaryIO, most: int = 0) -> tuple[bytes, int]:
     """The beginning and the end of a file of any size, with blocks between them that have tracebacks, and how many bytes were left out.
 
-    Uses bounded memory, for pipes too.
-
-    Args:
-        file: a regular file, or a pipe.
-        most: bytes of its end; 0: `TAIL`.
+    Uses bounded memory, for pipes too. `file`: a regular file, or a pipe. `most`: bytes of its end; 0: `TAIL`.
     """
     most = most or TAIL
     parts = [file.read(HEAD)]

@@ -19,12 +19,7 @@ INDENT = " " * 6
 
 
 def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
-    """Prints the variables of a backend.
-
-    Args:
-        backend: its name.
-        word: must be in the name or the description, in any case; None: all variables.
-        as_json: prints JSON.
+    """Prints the variables of a backend. `word`: must be in the name or the description, in any case; None: all variables.
 
     Raises:
         UsageError: no variable has that word.

@@ -85,7 +85,6 @@ async def watch(
     """Prints the ranks' output and the run's events, until the run ends or the user detaches.
 
     Args:
-        run: which one.
         owner: Ctrl-C may stop the run (`launch`); otherwise it only detaches (`attach`).
         notify: what happens when the run needs its user.
         rank_input: passes standard input on to the only rank, whose output is printed as it comes then; None: it has none.
@@ -258,7 +257,6 @@ async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
     """Stops a run, and returns what there is to say of that once the run has ended.
 
     Args:
-        run: which one.
         at_once: SIGKILL immediately, without the profile's stop ladder.
         wait: False returns as soon as the supervisor has answered.
     """

@@ -36,7 +36,6 @@ def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | 
         key: see `sort_history`.
         reverse: the other way round.
         limit: of lines; None: all.
-        as_json: prints JSON.
 
     Raises:
         UsageError: no run has a metric of that name.
@@ -100,11 +99,7 @@ def _data(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def note_run(paths: RunPaths, text: str | None, star: bool | None) -> None:
-    """Changes or prints the note of a run.
-
-    Args:
-        text: the new note; None: leave it.
-        star: whether the run is marked; None: leave it.
+    """Changes or prints the note of a run. `text`: the new note; None: leave it. `star`: whether the run is marked; None: leave it.
 
     Raises:
         RankdeckError: the note can't be written.

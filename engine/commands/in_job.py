@@ -194,12 +194,7 @@ class _Supervision:
 
 
 def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
-    """The plan of a submitted run on the nodes of the job that this process is part of.
-
-    Args:
-        profile: as it was launched.
-        submitted: the plan that was made before.
-    """
+    """The plan of a submitted run on the nodes of the job that this process is part of. `submitted`: the plan that was made before."""
     job = profile.layout.job
     assert job is not None
     ranks = job.ranks_per_node or profile.layout.ranks_per_node

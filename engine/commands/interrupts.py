@@ -30,21 +30,11 @@ class Requests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self, run: LocalRun, *, at_once: bool) -> None:
-        """Asks a run to stop.
-
-        Args:
-            run: which one.
-            at_once: SIGKILL immediately, without the profile's stop ladder.
-        """
+        """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder."""
         self._start(run.stop(at_once=at_once))
 
     def restart(self, run: LocalRun, seen: RunView) -> None:
-        """Asks a run to start its dead ranks, or all of them.
-
-        Args:
-            run: which one.
-            seen: the run as the user saw it.
-        """
+        """Asks a run to start its dead ranks, or all of them. `seen`: the run as the user saw it."""
         self._start(run.restart(attempt=seen.attempt, generation=seen.generation))
 
     def _start(self, request: Coroutine[None, None, str]) -> None:
@@ -64,7 +54,6 @@ class FollowInterrupts:
     """Signals and questions while `launch`, `run` or `attach` follows one run.
 
     Args:
-        run: which one.
         owner: Ctrl-C and the end of the reader may stop the run (`launch`); otherwise they only detach (`attach`).
         rank_input: gets the typed text while no question is asked; None: no rank gets it.
     """

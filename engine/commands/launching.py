@@ -39,7 +39,6 @@ def follow_launch(
     """Starts a run, prints its id and its warnings, and then the output of its ranks.
 
     Args:
-        profile: what to launch.
         places: Places of its keys, for errors.
         detach: return as soon as it has started.
         cold: without a standby, before or after it.

@@ -66,12 +66,7 @@ def _split(data: bytes) -> list[bytes]:
 
 
 async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
-    """Prints what the ranks of a run wrote.
-
-    Args:
-        run: which one.
-        wanted: which lines.
-        follow: go on until the run ends, or holds.
+    """Prints what the ranks of a run wrote. `follow`: go on until the run ends, or holds.
 
     Raises:
         UsageError: there is no such rank or attempt, or the times of its lines are not known.

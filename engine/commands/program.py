@@ -217,7 +217,6 @@ def save_new(profile: Profile, places: Places, option: str = "--name") -> Path:
     """Saves a new profile, with absolute paths, so that it can be launched from any folder.
 
     Args:
-        profile: the profile.
         option: Option of the command line, which gives it another name.
 
     Raises:

@@ -40,7 +40,6 @@ def report_html(
     """The report.
 
     Args:
-        plan: the run's.
         origin: what it was started from; None: not recorded.
         last_lines: Last lines of the stderr of the rank that failed first; empty: none failed.
         now: seconds since the epoch.

@@ -180,11 +180,7 @@ def _guard(token: str) -> Any:
 
 
 def serve(flags: Sequence[str], port: int) -> None:
-    """Serves the app on the loopback network until Ctrl-C.
-
-    Args:
-        flags: options of the app.
-        port: where; 0 takes any that is free.
+    """Serves the app on the loopback network until Ctrl-C. `flags`: options of the app. `port`: where; 0 takes any that is free.
 
     Raises:
         UsageError: the port is taken.

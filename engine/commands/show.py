@@ -45,10 +45,7 @@ STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", 
 
 
 def signal_number(name: str) -> int:
-    """The number of a signal.
-
-    Args:
-        name: `KILL`, `SIGKILL` or `9`.
+    """The number of a signal. `name`: `KILL`, `SIGKILL` or `9`.
 
     Raises:
         UsageError: there is no such signal.

@@ -36,8 +36,6 @@ class Follower:
     """Reads the files of some ranks of one attempt from their beginning.
 
     Args:
-        attempt: which one.
-        ranks: whose files.
         final: Pass on only the last state of a line that was overwritten with carriage returns.
         whole: only whole lines are passed on; else everything as it comes.
     """

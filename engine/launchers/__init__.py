@@ -19,7 +19,6 @@ class Launcher(Protocol):
         Its standard input must begin with `engine.launchers.setup.setup_input(reach.setup)`.
 
         Args:
-            node: the node's name.
             command: words that arrive unchanged at the node's `execve`.
             reach: the user's settings for connections.
         """

@@ -45,10 +45,7 @@ def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
 
 
 def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
-    """The content of a regular file.
-
-    Args:
-        most: bytes that it may have.
+    """The content of a regular file. `most`: bytes that it may have.
 
     Raises:
         OSError: it can't be read, is not a regular file, or is larger.
@@ -61,10 +58,6 @@ def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
 
 def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
     """Replaces a file so that readers see the old or the new content, never a part.
-
-    Args:
-        data: its new content.
-        mode: its permissions.
 
     Raises:
         OSError: for example, the disk is full. It names the path.

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def try_lock(path: AnyPath, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
-    """Takes the lock of a file without waiting.
-
-    Args:
-        flags: of `os.open`.
+    """Takes the lock of a file without waiting. `flags`: of `os.open`.
 
     Returns:
         The descriptor that holds the lock until it is closed; None if another process holds it.

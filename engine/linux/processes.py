@@ -116,12 +116,7 @@ def kill_quietly(pid: int, number: int) -> None:
 
 
 def signal_process(pid: int, start: int, number: int) -> bool:
-    """Signals a process if it is still the one that started then. Returns whether it is.
-
-    Args:
-        pid: its number.
-        start: as `process_status` has told it.
-    """
+    """Signals a process if it is still the one that started then. Returns whether it is. `start`: as `process_status` has told it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # novermin: Python 3.9
         try:

@@ -82,7 +82,6 @@ def program(package: str, call: str) -> bytes:
     """Returns the text of a program that contains the modules of a package in this folder and the shared ones.
 
     Args:
-        package: `agent` or `probe`.
         call: `MODULE:FUNCTION` in the package. The function returns the exit status.
     """
     here = Path(__file__).parent

@@ -61,11 +61,7 @@ class Imports(NamedTuple):
 
 
 def import_all(names: list[str], started: Callable[[str], None]) -> Imports:
-    """Imports modules one after the other.
-
-    Args:
-        started: called with each name before its import, which may end the process.
-    """
+    """Imports modules one after the other. `started`: called with each name before its import, which may end the process."""
     before = dict(os.environ)
     imports = Imports([], [], False, {})
     for name in names:

@@ -52,11 +52,7 @@ class Shared:
         self._removals = postpone_removals()
 
     def leave(self, status: int) -> None:
-        """Ends this process if that is safe; else returns, and the interpreter ends it, after `remove_operators`.
-
-        Args:
-            status: exit status of the process.
-        """
+        """Ends this process if that is safe; else returns, and the interpreter ends it, after `remove_operators`."""
         try:
             if not (self._is_last and self._may_leave()):
                 return

@@ -147,7 +147,6 @@ def preload(wire: socket.socket, modules: list[str], environment: dict[str, str]
 
     Args:
         wire: to the agent.
-        modules: their names.
         environment: Environment of this process when it started.
         library: the folder on PYTHONPATH, relative to the working directory, with which it may have moved.
 

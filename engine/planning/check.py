@@ -64,11 +64,7 @@ KEPT, DOUBTED = 60.0, 5.0
 
 
 async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Finding, None]:
-    """Checks every node of a plan.
-
-    Args:
-        plan: what would be launched.
-        full: imports torch on every node, which takes seconds.
+    """Checks every node of a plan. `full`: imports torch on every node, which takes seconds.
 
     Yields:
         The nodes, then findings as they arrive. A later finding replaces an earlier one of the same node and check. At the end
@@ -263,7 +259,6 @@ def facts_of(
 
     Args:
         plan: what would be launched; its ranks may not be counted yet.
-        nodes: the nodes to ask.
         needed: names of nodes without which there is no plan. Others are left out if they can't be asked.
         with_torch: also asks which torch the ranks would import.
         program: a program for the ranks' Python to run; empty: none.

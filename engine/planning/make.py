@@ -230,10 +230,7 @@ def available_backends(profile: Profile) -> list[BackendInfo]:
 
 
 class _Draft:
-    """A profile's plans with different backends.
-
-    Args:
-        profile: with absolute paths.
+    """A profile's plans with different backends. `profile`: with absolute paths.
 
     Raises:
         CheckError: the profile calls this machine by a wrong name, or its nodes can't be determined.
@@ -279,10 +276,7 @@ class _Draft:
         return settings_of(backend, one_machine=self.is_one_machine)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
-        """The plan if the run uses a backend with these settings.
-
-        Args:
-            asked: asks nodes what they have, if the plan depends on it.
+        """The plan if the run uses a backend with these settings. `asked`: asks nodes what they have, if the plan depends on it.
 
         Raises:
             CheckError: a node can't be asked.

@@ -185,7 +185,6 @@ def answer(
     """The output of a command.
 
     Args:
-        command: its words.
         hint: the next step if it fails.
         whole: what it prints as errors follows.
         environment: Environment of the command; None: that of this process.
@@ -210,7 +209,6 @@ def run_quickly(
     """The exit status of a command, its output and its errors.
 
     Args:
-        command: its words.
         hint: the next step if it does not end.
         limit: seconds that it may take.
         environment: Environment of the command; None: that of this process.

@@ -152,7 +152,6 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     """Writes a profile. An existing file keeps its mode, comments, order and unchanged values; a new one is private.
 
     Args:
-        profile: what to write.
         path: the file; None: the user's own folder, under the profile's name.
 
     Returns:

@@ -56,10 +56,7 @@ def script_of(name: str) -> Path:
 
 
 def check_arguments(profile: Profile, places: Places) -> None:
-    """Checks the arguments of a profile whose program is a recipe.
-
-    Args:
-        profile: names a recipe that exists, or another program.
+    """Checks the arguments of a profile whose program is a recipe. `profile`: names a recipe that exists, or another program.
 
     Raises:
         ProfileError: the recipe would refuse them.

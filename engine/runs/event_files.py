@@ -120,10 +120,7 @@ def _writer(log: Path) -> int:
 
 
 def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
-    """Reads whole records of a file.
-
-    Args:
-        offset: Offset of the first record to read; of a Trainer, the step after which to read.
+    """Reads whole records of a file. `offset`: Offset of the first record to read; of a Trainer, the step after which to read.
 
     Returns:
         Their scalars, and the offset of the next record.

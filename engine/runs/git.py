@@ -84,12 +84,7 @@ def _top_of(folder: Path) -> Path | None:
 
 
 class _Git:
-    """Asks git about one repository.
-
-    Args:
-        program: path of git.
-        top: the folder with `.git`.
-    """
+    """Asks git about one repository. `program`: path of git. `top`: the folder with `.git`."""
 
     def __init__(self, program: str, top: Path) -> None:
         self._program, self._top = program, top

@@ -60,7 +60,6 @@ class OrderWriter:
         """Notes the growth of a file.
 
         Args:
-            rank: whose file.
             stream: 0 for standard output, 1 for standard error.
             size: Size of the file, in bytes.
             now: seconds since the epoch.

@@ -50,11 +50,7 @@ print(json.dumps(found))
 def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
     """Writes `origin_N.json` and, if something is not committed, `code_N.diff`, unless an earlier attempt started from the same.
 
-    Takes up to seconds: call it off the event loop.
-
-    Args:
-        plan: the run's.
-        attempt: which one starts.
+    Takes up to seconds: call it off the event loop. `attempt`: which one starts.
 
     Raises:
         OSError: such as a full disk.

@@ -88,11 +88,7 @@ STANDBY = ".standby-"
 
 
 class RunPaths:
-    """All files of one run.
-
-    Args:
-        folder: the run's folder; its name is the run's id.
-    """
+    """All files of one run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -197,10 +193,7 @@ def runs_folder() -> Path:
 
 
 def utf8_path(path: str) -> str:
-    """A path that JSON can hold: the same path, or one through a symbolic link in rankdeck's folder if it is not UTF-8.
-
-    Args:
-        path: an absolute path.
+    """A path that JSON can hold: the same path, or one through a symbolic link in rankdeck's folder if it is not UTF-8. `path`: an absolute path.
 
     Raises:
         CheckError: the link can't be made.

@@ -81,12 +81,7 @@ def read_saved(paths: RunPaths) -> SavedSeries | None:
 
 
 def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
-    """The first line of a run's journal.
-
-    Args:
-        plan: its plan.
-        at: when it was launched.
-    """
+    """The first line of a run's journal. `at`: when it was launched."""
     return RunLaunched(
         at=at,
         run=paths.run,

@@ -12,11 +12,7 @@ SHARED_MEMORY = "/dev/shm"
 
 
 def sweep_shared_memory(root: str = SHARED_MEMORY) -> None:
-    """Removes the folders of this user's processes that have died on this machine.
-
-    Args:
-        root: where the folder of this user's folders is.
-    """
+    """Removes the folders of this user's processes that have died on this machine. `root`: where the folder of this user's folders is."""
     base = os.path.join(root, f"rankdeck-{os.geteuid()}")
     try:
         found = os.lstat(base)

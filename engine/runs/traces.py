@@ -36,7 +36,6 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
     do not share the folder are missing.
 
     Args:
-        world_size: number of ranks.
         since: beginning of the newest generation, seconds since the epoch: older files are about a previous group.
     """
     records: dict[int, RankRecord | None] = dict.fromkeys(range(world_size))

@@ -58,11 +58,7 @@ def _names_output(word: str) -> bool:
 
 
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
-    """Reads the values logged since a step.
-
-    Args:
-        path: the name by which the folder is watched.
-        after: the step.
+    """Reads the values logged since a step. `path`: the name by which the folder is watched. `after`: the step.
 
     Returns:
         Scalars, and the step up to which the newest state tells. Their times lie between those of the checkpoints around them.

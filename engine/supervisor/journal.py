@@ -38,11 +38,7 @@ class Journal:
         return bool(self._waiting)
 
     def append(self, event: AnyEvent, *, durable: bool = False) -> OSError | None:
-        """Takes one event. An intent is on the disk when this returns None.
-
-        Args:
-            event: the event.
-            durable: try to put it on the disk too.
+        """Takes one event. An intent is on the disk when this returns None. `durable`: try to put it on the disk too.
 
         Returns:
             Why the event waits until it can be written, for example because the disk is full; None if it is written.

@@ -10,11 +10,7 @@ from engine.supervisor.run import START_TIME, SupervisedRun
 
 
 class Origins:
-    """The recordings of one run, one after the other.
-
-    Args:
-        run: whose attempts they are of.
-    """
+    """The recordings of one run, one after the other."""
 
     def __init__(self, run: SupervisedRun) -> None:
         self._run = run

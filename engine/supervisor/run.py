@@ -210,14 +210,7 @@ class SupervisedRun:
             raise ValueError(f"rank {rank} is not on {node}")
 
     def warn(self, node: str, check: str, text: str, *, fails: bool = False) -> None:
-        """Shows a warning about a node.
-
-        Args:
-            node: its name.
-            check: the subject of the warning, in one word.
-            text: the warning.
-            fails: whether ranks will surely fail.
-        """
+        """Shows a warning about a node. `check`: the subject of the warning, in one word. `fails`: whether ranks will surely fail."""
         self.handle(ev.NodeWarned(at=time.time(), node=node, check=check, text=text, fails=fails))
 
     def take_failed_reading(self, node: str, what: str, error: Exception) -> None:

@@ -48,7 +48,6 @@ class Runner:
     """One run: its journal, its state, and the parts that act for it.
 
     Args:
-        plan: the run's.
         journal: opened, with the events of earlier supervisors.
         tasks: for all work of this run.
         bridge: an open connection to the agent of the first node, or None.

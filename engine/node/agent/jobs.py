@@ -51,7 +51,6 @@ class Job:
     """A process that a template is asked to fork.
 
     Args:
-        request: for `template.py`.
         files: opens files whose descriptors are sent; they are closed after that.
         started: called with pid and start time.
         refused: called if no template can fork it, so that it must be started without one.

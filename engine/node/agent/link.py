@@ -63,7 +63,6 @@ class Link:
     """The agent's socket, and the connection of its supervisor.
 
     Args:
-        listener: the listening socket.
         on_message: called with each message of the supervisor.
         on_process: called with connections of processes of mpirun, and their first message.
         on_hang_up: called when the supervisor's connection is closed.

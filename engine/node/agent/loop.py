@@ -50,12 +50,7 @@ SWEEP_TIME = 5.0
 
 
 class Agent:
-    """Owns the ranks of one run on one node.
-
-    Args:
-        listener: its listening socket.
-        warden: pid of its parent.
-    """
+    """Owns the ranks of one run on one node. `warden`: pid of its parent."""
 
     def __init__(self, listener: socket.socket, warden: int, mark: str) -> None:
         self.state = state = NodeState(mark, warden)
@@ -115,10 +110,7 @@ class Agent:
         }
 
     def run(self, *, again: bool) -> int:
-        """Serves until it is told to close, or its lease ends.
-
-        Args:
-            again: replaces an agent that was killed, and may have moved its socket.
+        """Serves until it is told to close, or its lease ends. `again`: replaces an agent that was killed, and may have moved its socket.
 
         Returns:
             The exit status, for the warden.
@@ -302,7 +294,6 @@ class Agent:
         """Ends everything that is left of an attempt: ranks, child processes outside their groups, the store.
 
         Args:
-            attempt: its number.
             at_once: reports it before the remaining output of ranks is sent.
         """
         state = self.state

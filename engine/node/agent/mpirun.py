@@ -59,7 +59,6 @@ class Mpirun:
         """Keeps a rank until a process of mpirun offers its place.
 
         Args:
-            number: the rank.
             take_place: starts it, with environment and descriptors from mpirun.
             end: called with a status and a reason if it gets no place.
         """

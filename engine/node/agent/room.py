@@ -41,12 +41,7 @@ def lack_of_room(folder: str) -> OSError | None:
 
 
 class Room:
-    """The requests that wait.
-
-    Args:
-        send: queues a message for the supervisor.
-        handle: takes a request again; it may have to wait again.
-    """
+    """The requests that wait. `send`: queues a message for the supervisor. `handle`: takes a request again; it may have to wait again."""
 
     def __init__(self, send: Callable[..., None], handle: Callable[[Message], None]) -> None:
         self.send, self._handle = send, handle

@@ -60,11 +60,7 @@ class Rank:
 
 
 class NodeState:
-    """The state of one run on one node.
-
-    Args:
-        mark: identifies the run's processes.
-        warden: pid of the parent.
+    """The state of one run on one node. `mark`: identifies the run's processes. `warden`: pid of the parent.
 
     Paths without a folder are relative to the working directory, the run's folder on this node; requests contain the ranks' paths.
     """

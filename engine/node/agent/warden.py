@@ -119,13 +119,7 @@ def note_exit(pid: int) -> None:
 
 
 def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
-    """Forks an agent. Returns its pid.
-
-    Args:
-        listener: its listening socket.
-        warden: pid of this process.
-        again: whether it replaces an agent that was killed.
-    """
+    """Forks an agent. Returns its pid. `warden`: pid of this process. `again`: whether it replaces an agent that was killed."""
     pid = os.fork()
     if pid:
         note_owners([warden, pid])

@@ -31,11 +31,7 @@ EXIT_LINK_LOST = 96
 
 
 def encode_frame(message: Message, data: bytes = b"") -> bytes:
-    """Returns one message as bytes.
-
-    Args:
-        message: values that JSON supports.
-        data: raw bytes, which arrive as `message["data"]`.
+    """Returns one message as bytes. `message`: values that JSON supports. `data`: raw bytes, which arrive as `message["data"]`.
 
     Raises:
         ValueError: both together have more than MAX_FRAME bytes.

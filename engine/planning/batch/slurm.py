@@ -124,10 +124,7 @@ class Queue:
         self._jobs: dict[str, QueuedJob] = {}
 
     def jobs(self, patience: float = PATIENCE) -> dict[str, QueuedJob]:
-        """Every job that squeue knows, by its number; ended ones for some minutes.
-
-        Args:
-            patience: seconds for which an earlier answer is good enough.
+        """Every job that squeue knows, by its number; ended ones for some minutes. `patience`: seconds for which an earlier answer is good enough.
 
         Raises:
             SilentSlurmError: no controller answers.

@@ -36,10 +36,7 @@ LOCK_TIME = 5.0
 
 
 async def abandon(paths: RunPaths, by: str) -> None:
-    """Ends all agents of a run, and with them its ranks. The run has ended as stopped then.
-
-    Args:
-        by: who wants that.
+    """Ends all agents of a run, and with them its ranks. The run has ended as stopped then. `by`: who wants that.
 
     Raises:
         SupervisorError: a supervisor runs, the plan can't be read, or a node can't be reached.

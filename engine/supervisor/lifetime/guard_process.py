@@ -78,11 +78,7 @@ def wait_death(supervisor: int) -> None:
 
 
 def pause(deaths: int) -> None:
-    """Waits before the next start.
-
-    Args:
-        deaths: supervisors that died in a row.
-    """
+    """Waits before the next start. `deaths`: supervisors that died in a row."""
     if deaths >= AT_ONCE:
         time.sleep(min(FIRST_DELAY * 2 ** min(deaths - AT_ONCE, 10), LONGEST_DELAY))
 

@@ -79,11 +79,7 @@ class Agents:
     # --- links --------------------------------------------------------------------------------------------------------
 
     def make_links(self, on_news: Callable[[str, reports.AnyReport], None]) -> None:
-        """Makes the links, without opening them.
-
-        Args:
-            on_news: called with a node and a report of its agent. Raises ValueError for an invalid one.
-        """
+        """Makes the links, without opening them. `on_news`: called with a node and a report of its agent. Raises ValueError for an invalid one."""
         self._on_news = on_news
         self.add_links()
 
@@ -223,14 +219,7 @@ class Agents:
 def make_link(
     tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: requests.Greeting, **more: Any
 ) -> Link:
-    """Returns a link to the agent of a node.
-
-    Args:
-        tasks: for the link's work.
-        plan: the run's.
-        greeting: the first frame.
-        **more: arguments of `Link`.
-    """
+    """Returns a link to the agent of a node. `greeting`: the first frame. `**more`: arguments of `Link`."""
     argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.node_python), plan.reach)
 
     def explain(status: int | None, said: str) -> Trouble:

@@ -139,12 +139,7 @@ class Starter:
 
 
 async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
-    """Closes a bridge's stdin, which ends it; kills it if it does not end.
-
-    Args:
-        process: the bridge.
-        is_silent: the node has been silent, so the wait is short.
-    """
+    """Closes a bridge's stdin, which ends it; kills it if it does not end. `is_silent`: the node has been silent, so the wait is short."""
     assert process.stdin is not None
     process.stdin.close()
     try:

@@ -29,12 +29,7 @@ class CodeCopies:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, node: str, on_done: Callable[[], None]) -> None:
-        """Copies the working directory to a node.
-
-        Args:
-            node: its name.
-            on_done: called after a successful copy. If it fails, the node is given up.
-        """
+        """Copies the working directory to a node. `on_done`: called after a successful copy. If it fails, the node is given up."""
         self._tasks[node] = self._run.tasks.create_task(self._copy(node, on_done), name=f"rsync {node}")
 
     def stop(self, node: str) -> None:

@@ -45,7 +45,6 @@ async def find_routes(questions: Questions, head: str, others: list[str], addres
     try again: a node without a free processor may answer too late, and a link may have been cut for a moment.
 
     Args:
-        questions: to the agents.
         head: the node that will host the store.
         others: all other nodes.
         address: the only one to try; empty: all of the head.
@@ -103,12 +102,7 @@ def interface_environment(interface: str) -> dict[str, str]:
 
 
 async def check_early(questions: Questions, plan: LaunchPlan, probes: dict[str, str]) -> list[Finding]:
-    """Checks every node of a plan.
-
-    Args:
-        questions: to the agents.
-        plan: the run's.
-        probes: path of the probe on each node.
+    """Checks every node of a plan. `probes`: path of the probe on each node.
 
     Returns:
         Problems and warnings. Nodes without a valid answer are left out, because their links report that.

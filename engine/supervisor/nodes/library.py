@@ -36,10 +36,7 @@ class Library(NamedTuple):
 
 @cache
 def pack(package: Path) -> Library:
-    """Packs a package folder.
-
-    Args:
-        package: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`.
+    """Packs a package folder. `package`: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`.
 
     Returns:
         The archive in base64 and its name. The same files always give the same bytes.

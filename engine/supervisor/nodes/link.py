@@ -44,8 +44,6 @@ class Link:
     """Keeps one node connected.
 
     Args:
-        tasks: for the link's work.
-        node: its name.
         argv: the command that boots an agent.
         greeting: the first frame; it contains the run's mark.
         on_news: called with every report of the agent, its Hello first. Raises ValueError for an invalid one.

@@ -36,7 +36,6 @@ class Mpirun:
 
     Args:
         mpi: the MPI library.
-        plan: the run's.
         files: returns the paths of a node and an attempt, after its agent has connected.
     """
 
@@ -52,7 +51,6 @@ class Mpirun:
         """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
 
         Args:
-            node: its name.
             address: at which the others reach the first node.
             interface: Interface of the node, towards the others; empty: unknown.
         """
@@ -74,11 +72,7 @@ class Mpirun:
         )
 
     def take_daemon(self, host: str, command: str) -> str:
-        """Records that mpirun requests a daemon on another node.
-
-        Args:
-            host: mpirun's name of the node.
-            command: for a shell.
+        """Records that mpirun requests a daemon on another node. `host`: mpirun's name of the node. `command`: for a shell.
 
         Returns:
             The node.

@@ -36,12 +36,7 @@ class Questions:
         """Pending stacks, by node."""
 
     async def ask(self, node: str, question: requests.Question, answer: type[A]) -> A:
-        """Asks a node's agent.
-
-        Args:
-            node: its name.
-            question: without its number.
-            answer: type of the answer.
+        """Asks a node's agent. `question`: without its number.
 
         Raises:
             TimeoutError: no answer of this type within `ANSWER_TIMEOUT`.

@@ -59,9 +59,7 @@ class Ingest:
     """Follows the files of a run's current attempt.
 
     Args:
-        world_size: number of ranks.
         patterns: Patterns of the profile, in addition to the known formats.
-        names: what the profile says about names of metrics.
         on_change: called with a rank whose numbers have changed.
         on_waiting: called with a rank and the generation that it waits in.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
@@ -207,10 +205,8 @@ class Ingest:
         """Stores the output of a rank on another machine.
 
         Args:
-            rank: its number.
             stream: an index into `KINDS`.
             offset: where in the rank's file the bytes were.
-            data: the bytes.
 
         Returns:
             False if bytes before them are missing; then they are not stored.
@@ -311,7 +307,6 @@ class Ingest:
         """Takes scalars of a file that a rank's tracker writes.
 
         Args:
-            rank: the rank.
             found: its new values.
             offset: how far it is read with them.
             progress: Progress of the rank in the attempt that has written the file; None: in this one.

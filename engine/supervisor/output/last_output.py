@@ -15,11 +15,7 @@ RECORDS = 4096
 
 
 class LastOutput:
-    """The ends of the files of a run's current attempt.
-
-    Args:
-        progress: Progress of a rank, as far as its files were read.
-    """
+    """The ends of the files of a run's current attempt. `progress`: Progress of a rank, as far as its files were read."""
 
     def __init__(self, paths: RunPaths, progress: Callable[[int], RankProgress]) -> None:
         self._paths, self._progress = paths, progress
@@ -49,12 +45,7 @@ class LastOutput:
         return self._progress(rank).meeting == "joining"
 
     def step(self, rank: int, told: bytes = b"") -> int | None:
-        """The last step that a rank reported.
-
-        Args:
-            rank: its number.
-            told: the end of its metrics file, if its node reported it.
-        """
+        """The last step that a rank reported. `told`: the end of its metrics file, if its node reported it."""
         for record in self._records(rank, told):
             step = record.get("step")
             if type(step) is int and abs(step) <= LARGEST:

@@ -38,11 +38,7 @@ Found = TypeVar("Found")
 
 
 class _Work(threading.Thread, Generic[Found]):
-    """A call in a thread of its own, which does not keep the process from ending.
-
-    Args:
-        function: may block for ever.
-    """
+    """A call in a thread of its own, which does not keep the process from ending. `function`: may block for ever."""
 
     def __init__(self, function: Callable[[], Found]) -> None:
         super().__init__(name=f"reads event files: {function}", daemon=True)
@@ -82,12 +78,7 @@ class _Slice:
 
 
 class EventWatch:
-    """The event files of a run.
-
-    Args:
-        run: whose ranks write them.
-        ingest: takes their values.
-    """
+    """The event files of a run. `run`: whose ranks write them. `ingest`: takes their values."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest

@@ -20,11 +20,7 @@ END_PATIENCE = 86400.0
 
 
 class FileWatch:
-    """Watches the files of one run.
-
-    Args:
-        run: whose `disk_trouble` others note when they can't write.
-    """
+    """Watches the files of one run. `run`: whose `disk_trouble` others note when they can't write."""
 
     def __init__(self, run: SupervisedRun, journal: Journal) -> None:
         self._run, self._journal = run, journal

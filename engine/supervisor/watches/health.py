@@ -27,13 +27,7 @@ MOST_LINES = 4
 
 
 class HealthWatch:
-    """Watches the ranks of a run while they train.
-
-    Args:
-        run: the run; its `health` and `stall` are kept current.
-        ingest: what its ranks have reported.
-        questions: asks its agents.
-    """
+    """Watches the ranks of a run while they train."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest, questions: Questions) -> None:
         self._run, self._ingest, self._questions = run, ingest, questions

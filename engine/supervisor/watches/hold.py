@@ -9,12 +9,7 @@ from engine.supervisor.run import SupervisedRun
 
 
 class HoldWatch:
-    """Looks at the time while a run holds.
-
-    Args:
-        run: the run.
-        orders: asks its agents.
-    """
+    """Looks at the time while a run holds."""
 
     def __init__(self, run: SupervisedRun, orders: Orders) -> None:
         self._run, self._orders = run, orders

@@ -22,12 +22,7 @@ NUMBER = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 
 
 class ImportWatch:
-    """Watches what rank 0 reports.
-
-    Args:
-        run: the run.
-        ingest: the numbers of its ranks.
-    """
+    """Watches what rank 0 reports. `ingest`: the numbers of its ranks."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest

@@ -12,12 +12,7 @@ LOOKS = 10
 
 
 class JoinWatch:
-    """Counts for how long processes of the same ranks wait.
-
-    Args:
-        run: the run.
-        ingest: what its ranks have reported.
-    """
+    """Counts for how long processes of the same ranks wait."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest

@@ -9,12 +9,7 @@ from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 
 class RejoinWatch:
-    """Counts for how long the ranks have not moved on in a rejoin.
-
-    Args:
-        run: the run.
-        ingest: what its ranks have reported.
-    """
+    """Counts for how long the ranks have not moved on in a rejoin."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest

@@ -12,12 +12,7 @@ PERIOD = 0.5
 
 
 class StoreWatch:
-    """Looks for the same ranks at two looks in a row.
-
-    Args:
-        run: the run.
-        ingest: what its ranks have reported.
-    """
+    """Looks for the same ranks at two looks in a row."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest
