@@ -24,7 +24,6 @@ SHARED = (
     "../__init__.py",
     "../linux/*.py",
     "__init__.py",
-    "cores.py",
     "limits.py",
     "login.py",
     "networks.py",
@@ -86,7 +85,7 @@ def program(package: str, call: str) -> bytes:
     """
     here = Path(__file__).parent
     files = [path.resolve() for name in SHARED for path in sorted(here.glob(name))] + sorted(
-        (here / package).glob("*.py")
+        (here / package).rglob("*.py")
     )
     sources = {}
     for file in files:

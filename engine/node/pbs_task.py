@@ -188,18 +188,17 @@ def greet(
     threading.Thread(target=accepts, args=(link, key, found), daemon=True).start()
 
 
-def send_input(link: socket.socket) -> None:
-    """Copies standard input to the connection until it ends."""
-    with contextlib.suppress(OSError):
-        while data := os.read(0, 1 << 16):
-            link.sendall(data)
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_WR)
-
-
 def copy(link: socket.socket) -> None:
     """Copies both ways until the connection or whoever reads our output ends."""
-    threading.Thread(target=send_input, args=(link,), daemon=True).start()
+
+    def send_input() -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(0, 1 << 16):
+                link.sendall(data)
+        with contextlib.suppress(OSError):
+            link.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=send_input, daemon=True).start()
     with contextlib.suppress(OSError):
         while data := link.recv(1 << 16):
             while data:

@@ -104,7 +104,9 @@ def _import(name: str) -> tuple[bool, str]:
     for finalizer, about in list(weakref.finalize._registry.items()):  # type: ignore[attr-defined]
         if finalizer not in finalizers and about.atexit:
             handlers.append((about.func, about.args, about.kwargs or {}))
-    return False, _reads_of_ranks() or _children_since(children) or _try(handlers) or _threads_since(threads)
+    reason = _reads_of_ranks() or ("starts a process" if _has_children() and not children else "") or _try(handlers)
+    # After a fork: libraries that support forking end their threads for it.
+    return False, reason or ("starts a thread" if _threads() > threads else "")
 
 
 def sources_of(before: set[str]) -> list[str]:
@@ -158,17 +160,8 @@ def _has_children() -> bool:
     return True
 
 
-def _children_since(had_some: bool) -> str:
-    return "starts a process" if _has_children() and not had_some else ""
-
-
 def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
-
-
-def _threads_since(before: int) -> str:
-    """After a fork: libraries that support forking end their threads for it."""
-    return "starts a thread" if _threads() > before else ""
 
 
 # --- handlers -------------------------------------------------------------------------------------------------------------
@@ -201,16 +194,16 @@ def _try(handlers: list[Handler]) -> str:
 def _judge_fork(handlers: list[Handler], failures: list[str], into: int) -> NoReturn:
     """In the fork: tells the problem, after a dot that shows that it got here."""
     try:
-        reason = f"has a fork handler that fails: {failures[0]}" if failures else _bad_cuda() or _try_exit(handlers)
+        torch = sys.modules.get("torch")
+        if failures:
+            reason = f"has a fork handler that fails: {failures[0]}"
+        elif torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()):
+            reason = "initialises CUDA, which a fork can't use"
+        else:
+            reason = _try_exit(handlers)
         os.write(into, f".{reason}".encode(errors="replace")[:4096])
     finally:
         os._exit(0)
-
-
-def _bad_cuda() -> str:
-    torch = sys.modules.get("torch")
-    used = torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork())
-    return "initialises CUDA, which a fork can't use" if used else ""
 
 
 def _try_exit(handlers: list[Handler]) -> str:

@@ -37,7 +37,7 @@ from engine.core.plan.standby import linger_seconds
 from engine.core.words import count
 from engine.installed import COMMAND
 from engine.launchers import local
-from engine.node import cores
+from engine.node.limits import cpu_words, shares
 from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.interpreters import interpreter_of
@@ -122,7 +122,7 @@ def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
     for number, node in enumerate(nodes):
         try:
             if node.transport == "local":
-                cpus = map(cores.words, cores.shares(plan.layout.bind, len(node.ranks), environment))
+                cpus = map(cpu_words, shares(plan.layout.bind, len(node.ranks), environment))
                 nodes[number] = replace(node, cpus=tuple(cpus))
         except ValueError as error:
             if checked:

@@ -71,8 +71,8 @@ def run(program: bytes) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_traceback_on_a_node_names_file_line_and_source():
-    start = bundle.program("agent", "boot:boot").replace(
-        b"from engine.node.agent.boot import boot\nsys.exit(boot())", b""
+    start = bundle.program("agent", "bridge:boot").replace(
+        b"from engine.node.agent.bridge import boot\nsys.exit(boot())", b""
     )
     done = run(start + b"from engine.node.agent.wire import FrameBuffer\nFrameBuffer().feed(b'\\xff' * 8)\n")
     lines = (NODE / "agent" / "wire.py").read_text().splitlines()
@@ -83,15 +83,15 @@ def test_a_traceback_on_a_node_names_file_line_and_source():
 
 def test_a_python_that_is_too_old_fails_at_once():
     """Not a module that a bridge does not import, in a process whose errors nobody reads."""
-    old = bundle.program("agent", "boot:boot").replace(b"import sys\n", b"import sys\nsys.version_info = (3, 7)\n", 1)
+    old = bundle.program("agent", "bridge:boot").replace(b"import sys\n", b"import sys\nsys.version_info = (3, 7)\n", 1)
     done = run(old)
     assert done.stderr.endswith("SyntaxError: needs Python 3.8 or later\n")
     assert done.stdout == ""
 
 
 def test_a_bridge_to_an_agent_that_runs_imports_little():
-    text = bundle.program("agent", "boot:boot").decode()
+    text = bundle.program("agent", "bridge:boot").decode()
     start = text.replace("sys.exit(boot())", "print(*(name for name in sys.modules if name.startswith('engine')))")
     done = run(start.encode())
     ours = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert ours == set("engine node agent boot bridge folders wire linux files locks sockets titles".split())
+    assert ours == set("engine node agent bridge folders wire linux files locks sockets titles".split())

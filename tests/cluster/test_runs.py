@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.node.agent.mpirun import ABORT_GRACE
+from engine.node.agent.ranks.mpirun import ABORT_GRACE
 from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
 from tests.quickstart import SMALL

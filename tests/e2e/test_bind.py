@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.node.cores import shares, words
+from engine.node.limits import cpu_words, shares
 from tests.conftest import WriteProfile, WriteScript
 from tests.support import Deck, checked, wait_until
 
@@ -44,9 +44,9 @@ def test_each_rank_has_cores_of_its_own(
     how: dict[str, Any],
 ) -> None:
     profile = write_profile(write_script("show.py", SHOW), len(cores), layout={"bind": "core"}, **how)
-    assert f"0 ({words(cores[0])})" in rankdeck("plan", profile).stdout
+    assert f"0 ({cpu_words(cores[0])})" in rankdeck("plan", profile).stdout
     finding = checked(rankdeck, profile, "--quick")["localhost", "cores"]
-    assert finding["text"].startswith(f"core: rank 0 on {words(cores[0])}")
+    assert finding["text"].startswith(f"core: rank 0 on {cpu_words(cores[0])}")
     run = rankdeck.launch(profile)
     rankdeck.wait_state(run, "succeeded")
     assert logs(rankdeck, run, cores) == [str(cpus) for cpus in cores]

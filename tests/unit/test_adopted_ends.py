@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.node.agent import ending
+from engine.node.agent.ranks import ending
 from engine.node.agent.state import NodeState, Rank
 
 WARDEN, PID, START = 50, 60, 7

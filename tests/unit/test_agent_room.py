@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.node.agent.room import Room
+from engine.node.agent.ranks.jobs import Room
 
 
 class Disk:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.cores import bound_to, shares, words
+from engine.node.limits import bound_to, cpu_words, shares
 
 
 def machine(root: Path, *, sockets: int, numa: int, cores: int, threads: int = 2, gpus: tuple[int, ...] = ()) -> None:
@@ -48,7 +48,7 @@ def machine(root: Path, *, sockets: int, numa: int, cores: int, threads: int = 2
 def found(
     root: Path, bind: str, count: int, environment: dict[str, str] | None = None, allowed: range = range(32)
 ) -> list[str]:
-    return [words(cpus) for cpus in shares(bind, count, environment, allowed=allowed, root=str(root))]
+    return [cpu_words(cpus) for cpus in shares(bind, count, environment, allowed=allowed, root=str(root))]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.linux.processes import start_time
-from engine.node.agent.ending import Ending
+from engine.node.agent.ranks.ending import Ending
 from engine.node.agent.state import NodeState, Rank
 from tests.support import PATIENCE
 

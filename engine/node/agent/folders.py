@@ -87,8 +87,9 @@ def listen(folder: str, mark: str) -> socket.socket:
         OSError: for example, the disk is full. An earlier socket of the same path is left, unless the path itself can't be used.
         RuntimeError: another user could reach the socket.
     """
-    path = socket_path(mark)
-    note_path(os.path.join(folder, "socket"), path)  # first: on a full disk, the earlier socket must stay
+    path, note = socket_path(mark), os.path.join(folder, "socket")
+    if not holds(note, path):
+        replace_file(note, os.fsencode(path))  # first: on a full disk, the earlier socket must stay
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,12 +103,11 @@ def listen(folder: str, mark: str) -> socket.socket:
     return listener
 
 
-def note_path(note: str, path: str) -> None:
-    """Writes a path into a file, unless it is there: that works on a full disk too. Raises OSError."""
-    with contextlib.suppress(OSError), open(note, "rb") as file:
-        if file.read() == os.fsencode(path):
-            return
-    replace_file(note, os.fsencode(path))
+def holds(path: str, text: str) -> bool:
+    """Whether a file has this content already. It need not be written then, which may fail on a full disk."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read() == os.fsencode(text)
+    return False
 
 
 def take_lock(folder: str) -> int | None:
@@ -120,10 +120,9 @@ def take_lock(folder: str) -> int | None:
 
 def note_title(title: str) -> bool:
     """Writes down of which run and node the processes in this working directory are. Returns whether that has changed."""
+    if holds(TITLE, title):
+        return False
     with contextlib.suppress(OSError):
-        with contextlib.suppress(FileNotFoundError), open(TITLE) as file:
-            if file.read() == title:
-                return False
         replace_file(TITLE, title.encode())
         return True
     return False

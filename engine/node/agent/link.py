@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     OnMessage = Callable[[Any], None]
     OnProcess = Callable[["PendingConnection", Message], None]
 
-LISTEN_CHECK = 1.0
-"""Seconds between two checks of the socket's path."""
-
 
 class PendingConnection:
     """A connection whose first message has not arrived."""
@@ -82,7 +79,6 @@ class Link:
         self._wire: socket.socket | None = None
         self._incoming, self._outgoing = FrameBuffer(), bytearray()
         self._heard = self._alone_since = time.monotonic()
-        self._next_check = 0.0
 
     @property
     def is_up(self) -> bool:
@@ -119,13 +115,6 @@ class Link:
     def _accept_from(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
-
-    def is_check_due(self) -> bool:
-        """Whether it is time to check that others can find this agent. Starts the next interval."""
-        is_due = time.monotonic() >= self._next_check
-        if is_due:
-            self._next_check = time.monotonic() + LISTEN_CHECK
-        return is_due
 
     def keep_listening(self) -> None:
         """Listens again if the socket's path is gone, as happens when a user's last session ends."""
@@ -169,7 +158,9 @@ class Link:
         if kind in ("proxy", "launcher"):
             self._on_process(pending, messages[0])
             return
-        self._end_stopped_bridge()
+        pid, start = self._state.bridge
+        if (process_status(pid) or ())[:2] == (start, "T"):  # a signal has stopped the bridge before this one
+            kill_quietly(pid, signal.SIGKILL)
         self.hang_up()
         self._wire, self._incoming, self._outgoing = pending.wire, pending.incoming, bytearray()
         pid = peer_of(self._wire)[0]
@@ -190,15 +181,6 @@ class Link:
             self._alone_since = time.monotonic()
             self._on_hang_up()
 
-    def _end_stopped_bridge(self) -> None:
-        """Ends a bridge that a signal has stopped, where another one replaces it: because its supervisor, which would do it, may be dead.
-
-        It may be one of an agent that was killed.
-        """
-        pid, start = self._state.bridge
-        if (process_status(pid) or ())[:2] == (start, "T"):
-            kill_quietly(pid, signal.SIGKILL)
-
     def drop_if_silent(self) -> None:
         """Closes a connection that is cut. TCP, in which its bridge hangs, may take hours to notice."""
         beat = self._state.terms.get("heartbeat")
@@ -210,15 +192,9 @@ class Link:
         if start_time(pid) == start:
             kill_quietly(pid, signal.SIGKILL)
 
-    def excuse(self, begun: float, limit: float) -> None:
-        """Does not count a pause of this process as silence of the supervisor.
-
-        Args:
-            begun: when this round of the loop began.
-            limit: the longest round without a pause, in seconds.
-        """
-        if time.monotonic() - begun > limit:
-            self._heard = max(self._heard, time.monotonic())
+    def excuse(self) -> None:
+        """Does not count a pause of this process as silence of the supervisor."""
+        self._heard = time.monotonic()
 
     def _receive(self) -> None:
         if self._wire is None:

@@ -8,39 +8,36 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from engine.linux.files import replace_file
 from engine.linux.processes import StoppedWatch, kill_group, lives, next_zombie, reap, signal_process, sweep
-from engine.node.agent.ending import Ending
 from engine.node.agent.files import has_library, is_same_file, size_of, unpack_library
 from engine.node.agent.folders import KEEP_FILE, TITLE_SIGNAL, keep_young, note_title, show_role
-from engine.node.agent.gpu_watch import GpuWatch
 from engine.node.agent.link import Link, PendingConnection
-from engine.node.agent.listener import Listener
-from engine.node.agent.mpirun import Mpirun
-from engine.node.agent.probes import Probes
-from engine.node.agent.relay import Relay
-from engine.node.agent.room import Room
-from engine.node.agent.spawn import Spawner
-from engine.node.agent.stacks import Stacks
+from engine.node.agent.probes import Listener, Probes
+from engine.node.agent.ranks.ending import Ending
+from engine.node.agent.ranks.jobs import Room
+from engine.node.agent.ranks.mpirun import Mpirun
+from engine.node.agent.ranks.relay import Relay
+from engine.node.agent.ranks.spawn import Spawner
+from engine.node.agent.ranks.stacks import Stacks
+from engine.node.agent.ranks.store import Store
+from engine.node.agent.ranks.templates import Templates
+from engine.node.agent.ranks.usage import GpuWatch, Usage
 from engine.node.agent.state import NodeState
-from engine.node.agent.store import Store
-from engine.node.agent.templates import Templates
-from engine.node.agent.usage import Usage
-from engine.node.agent.wire import PROTOCOL, Message
+from engine.node.agent.wire import PROTOCOL, Any, Message
 from engine.node.limits import allow_open_files, open_files, processes_left
 from engine.node.login import ends_with_login
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 POLL_INTERVAL = 0.05
 """Seconds between two checks of the sizes of the ranks' files. Checking 64 ranks takes under 1 % of a core."""
 
 LAST_SEND_TIME = 2.0
 """Seconds to send the last messages before the agent ends."""
+
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks for stopped processes, and whether others can find this agent."""
 
 KEEP_YOUNG_INTERVAL = 3600.0
 """Seconds between two times at which files of a run in a temporary folder are marked as used."""
@@ -65,22 +62,14 @@ class Agent:
         self.room = Room(send, self._handle)
         self.store = Store(state, send, self.templates.start, self.room)
         self.ending = Ending(state, send, self.relay.rank_ended, self._drop_waiting)
-        self.spawner = Spawner(
-            state,
-            send,
-            self.templates.start,
-            self.mpirun.wait_for_place,
-            self.mpirun.start_for_ranks,
-            self._begin_attempt,
-            self.room,
-        )
+        self.spawner = Spawner(state, send, self.templates.start, self.mpirun, self._begin_attempt, self.room)
         self.stacks = Stacks(state, send)
         self.probes = Probes(state, send)
         self.gpu_watch = GpuWatch(state, selector, send)
         self.usage = Usage(state, send, lambda: self.link.is_up and self.link.is_idle)
         self.listener = Listener(selector, send)
         self.stopped_watch = StoppedWatch()
-        self.kept_young = time.monotonic()
+        self.kept_young, self.next_check = time.monotonic(), 0.0
         self.requests: dict[Any, Callable[[Message], None]] = {
             "hello": self._greet,
             "ping": self._answer_ping,
@@ -116,16 +105,17 @@ class Agent:
             The exit status, for the warden.
         """
         allow_open_files()
+        state = self.state
         if again:
             self.link.listen_anew()
-        self.state.recall()
+        state.recall()
         self.store.adopt()
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.link.listen()
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
-        self.state.save()
+        state.save()
         next_tick = 0.0
         while self.leaving is None or (not self.link.is_idle and self.link.is_up and time.monotonic() < self.leaving):
             hurry = self.relay.can_send_more and self.link.is_idle
@@ -133,19 +123,22 @@ class Agent:
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
             self._reap()
-            self.link.excuse(begun, 1 + POLL_INTERVAL)
-            if hurry and self.state.relays:
+            if time.monotonic() - begun > 1 + POLL_INTERVAL:
+                self.link.excuse()
+            if hurry and state.relays:
                 self.relay.go_on()
             if time.monotonic() >= next_tick:
                 self._tick()
                 next_tick = time.monotonic() + POLL_INTERVAL
-            self._note_spawned()
-            self.state.save()
+            if state.spawning and not self.mpirun.has_waiting and not self.templates.is_busy:
+                state.spawning, state.dirty = False, True  # a successor need not look for unknown ranks
+            state.save()
             self.link.flush()
         return 0
 
     def _tick(self) -> None:
-        if self.leaving is None and self.link.is_check_due():
+        if self.leaving is None and time.monotonic() >= self.next_check:
+            self.next_check = time.monotonic() + CHECK_INTERVAL
             self._keep_reachable()
         self.ending.watch_adopted()
         self.store.watch()
@@ -165,8 +158,15 @@ class Agent:
                 self._stop_alone()
 
     def _keep_reachable(self) -> None:
-        self._end_stopped()
-        is_temporary = self.state.terms.get("heartbeat")
+        """Ends processes that a signal has stopped, and listens again if the socket is gone."""
+        state = self.state
+        watched = set(state.helpers)  # what follows the end of a stopped one is the same as when it is killed
+        if state.store is not None and lives(state.store["pid"], state.store["start"]):
+            watched.add(state.store["pid"])
+        if os.getppid() == state.warden:
+            watched.add(state.warden)
+        self.stopped_watch.look(watched)
+        is_temporary = state.terms.get("heartbeat")
         if is_temporary and not os.stat(".").st_nlink:
             self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
             return
@@ -174,16 +174,6 @@ class Agent:
             self.kept_young = time.monotonic()
             keep_young(".")
         self.link.keep_listening()
-
-    def _end_stopped(self) -> None:
-        """Ends a template, a store and a warden that a signal has stopped; what follows is the same as when they are killed."""
-        state = self.state
-        pids = set(state.helpers)
-        if state.store is not None and lives(state.store["pid"], state.store["start"]):
-            pids.add(state.store["pid"])
-        if os.getppid() == state.warden:
-            pids.add(state.warden)
-        self.stopped_watch.look(pids)
 
     def _stop_alone(self) -> None:
         """Ends the ranks, then this agent, without a supervisor's request."""
@@ -211,11 +201,11 @@ class Agent:
 
     def _take_process(self, pending: PendingConnection, message: Message) -> None:
         """Takes the connection of a process of mpirun."""
-        if message["type"] == "proxy":
-            is_kept = self.mpirun.take_proxy(pending.wire, pending.descriptors, message)
-        else:
-            is_kept = self.mpirun.take_launcher(pending.wire, message)
-        if not is_kept:
+        mpirun, wire = self.mpirun, pending.wire
+        is_proxy = message["type"] == "proxy"
+        if not (
+            mpirun.take_proxy(wire, pending.descriptors, message) if is_proxy else mpirun.take_launcher(wire, message)
+        ):
             pending.close()
 
     def _greet(self, message: Message) -> None:
@@ -291,11 +281,8 @@ class Agent:
         self._leave()
 
     def _clear(self, attempt: int, *, at_once: bool = False) -> None:
-        """Ends everything that is left of an attempt: ranks, child processes outside their groups, the store.
-
-        Args:
-            at_once: reports it before the remaining output of ranks is sent.
-        """
+        """Ends everything that is left of an attempt: ranks, child processes outside their groups, the store. `at_once`: reports it before
+        the remaining output of ranks is sent."""
         state = self.state
         self.ending.forget_ladder()
         self._drop_waiting()
@@ -326,11 +313,6 @@ class Agent:
         self.mpirun.end_waiting(-signal.SIGKILL, "stopped before it had started")
         for message in self.room.drop(max(self.state.cleared, self.state.stopped)):
             self.spawner.drop(message)
-
-    def _note_spawned(self) -> None:
-        """Records that no rank is being started, so that a successor need not look for unknown ones."""
-        if self.state.spawning and not self.mpirun.has_waiting and not self.templates.is_busy:
-            self.state.spawning, self.state.dirty = False, True
 
     def _reap(self) -> None:
         while True:

@@ -1,17 +1,18 @@
-"""Probes, which answer questions about the node in a process of their own, and folders for synchronised code."""
+"""Answers to questions about the node: probes in a process of their own, folders for synchronised code, and addresses by which nodes
+reach each other, with a port that the others try.
+"""
 
 from __future__ import annotations
 
 import os
+import selectors
+import socket
+from collections.abc import Callable
 
 from engine.linux.processes import MARK, start_process
+from engine.node import networks
 from engine.node.agent.state import NodeState
-from engine.node.agent.wire import MAX_FRAME, FrameBuffer, Message, encode_frame
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from engine.node.agent.wire import MAX_FRAME, Any, FrameBuffer, Message, encode_frame
 
 PROBE_SYNC = b"\0RANKDECK-PROBE 1\n"
 """A probe prints this before its answers."""
@@ -55,3 +56,60 @@ class Probes:
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
         self.send(type="folder", number=message["number"], reason=reason)
+
+
+CONNECT_TIME = 3.0
+"""Seconds for a connection to another node. A slower address is not the right one."""
+
+CONNECT_GRACE = 0.3
+"""Seconds for other addresses after the first has answered, because filtered addresses never answer."""
+
+MOST_ADDRESSES = 64
+
+
+class Listener:
+    """The port that other nodes try."""
+
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
+        self._selector, self.send = selector, send
+        self._socket: socket.socket | None = None
+
+    def open_port(self, message: Message) -> None:
+        """`open_door`: opens a port, and sends the token to everyone who connects."""
+        self._close()
+        listener, token = networks.open_listener(), message["token"].encode()
+        self._socket = listener
+        self._selector.register(listener, selectors.EVENT_READ, lambda: networks.answer(listener, token))
+        own = os.environ.get("SSH_CONNECTION", "").split()
+        addresses = [one for _, one in networks.interfaces() if one and not networks.is_loopback(one)]
+        addresses.sort(key=lambda address: (own[2:3] != [address], ":" in address))
+        self.send(type="door", number=message["number"], port=listener.getsockname()[1], addresses=addresses)
+
+    def close_port(self, message: Message) -> None:
+        """`close_door`: closes the port."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def try_node(self, message: Message) -> None:
+        """`knock`: tries all addresses of another node. It must answer with the token, because an address may belong to another
+        machine. Blocks for at most CONNECT_TIME."""
+        addresses, token = message["addresses"][:MOST_ADDRESSES], message["token"].encode()
+        reached, _ = networks.try_addresses(addresses, message["port"], token, CONNECT_TIME, CONNECT_GRACE)
+        names = interface_names()
+        found = [[address, names.get(own, "")] for address, own in reached.items()]
+        self.send(type="knocked", number=message["number"], reached=found)
+
+    def name_interface(self, message: Message) -> None:
+        """`name_interface`: reports the interface of an own address; empty if there is none."""
+        name = interface_names().get(message["address"], "")
+        self.send(type="interface", number=message["number"], name=name)
+
+
+def interface_names() -> dict[str, str]:
+    """Returns the names of this node's interfaces by address."""
+    return {address: name for name, address in networks.interfaces() if address}

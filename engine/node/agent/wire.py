@@ -9,11 +9,11 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing `typing` would delay each boot by milliseconds
-    from typing import Any
+    from typing import Any as Any
 
     Message = dict[str, Any]
 else:
-    Message = dict
+    Any, Message = object, dict
 
 PROTOCOL = 2
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()

@@ -11,8 +11,7 @@ import shutil
 import sys
 from typing import Any, Dict, List
 
-from engine.node.cores import shares, words
-from engine.node.limits import cpu_limit, memory_limit, open_files, process_limits, processes_left
+from engine.node.limits import cpu_limit, cpu_words, memory_limit, open_files, process_limits, processes_left, shares
 from engine.node.login import ends_run
 from engine.node.networks import interfaces
 
@@ -56,7 +55,7 @@ def _binding(question: Message) -> Message:
         return {}
     environment = {**os.environ, **question["env"]} if question["device"] == "cuda" else None
     try:
-        return {"cpus": [words(cpus) for cpus in shares(question["bind"], question["count"], environment)]}
+        return {"cpus": [cpu_words(cpus) for cpus in shares(question["bind"], question["count"], environment)]}
     except ValueError as error:
         return {"cpus_trouble": str(error)}
 

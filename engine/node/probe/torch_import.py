@@ -108,12 +108,7 @@ def run(question: Message) -> Message:
     read, write = os.pipe()
     try:
         child = subprocess.Popen(
-            [
-                question["python"],
-                "-c",
-                RUN_PROGRAM,
-                question["program"],
-            ],  # `python` may be a wrapper that sets library paths
+            [question["python"], "-c", RUN_PROGRAM, question["program"]],  # it may be a wrapper that sets library paths
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=subprocess.DEVNULL,

@@ -30,7 +30,7 @@ CHUNK = 1 << 16
 Bridge = asyncio.subprocess.Process
 """The local end of a bridge: the command (Python on this machine, or ssh) that boots it."""
 
-PROGRAM = bundle.compressed("agent", "boot:boot")
+PROGRAM = bundle.compressed("agent", "bridge:boot")
 """The agent, in the form that its boot command reads."""
 
 

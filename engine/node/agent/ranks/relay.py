@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from engine.node.agent.files import last_bytes, size_of
 from engine.node.agent.state import NodeState, Rank
-from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from engine.node.agent.wire import Any, Message
 
 CHUNK = 1 << 16
 """Bytes of a rank's file in one frame."""

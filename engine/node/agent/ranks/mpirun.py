@@ -9,16 +9,13 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from engine.linux.processes import kill_group, start_process, start_time
 from engine.node.agent.files import close_all, first_words, open_log
-from engine.node.agent.jobs import environment_of
+from engine.node.agent.ranks.jobs import environment_of
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
 """Prefixes of variables by which mpirun would find nodes that are not in the plan."""
@@ -213,8 +210,11 @@ class Mpirun:
         thread failed to start" where an mpirun that was killed, and had the same process number, has left its folder in TMPDIR.
         """
         again, self._again = self._again, None
-        if again is not None and status > 0 and self._has_started_nothing():
-            self._state.mpirun = None
+        state, mpirun = self._state, self._state.mpirun
+        is_current = mpirun is not None and mpirun["attempt"] == state.attempt > max(state.cleared, state.stopped)
+        has_started_nothing = self._waiting.keys() == state.starting.keys() and not self._launchers
+        if again is not None and status > 0 and is_current and has_started_nothing:
+            state.mpirun = None
             again()
             return
         self._ended(f"was ended by signal {-status}" if status < 0 else "ended")
@@ -230,12 +230,6 @@ class Mpirun:
             self.send(type="daemon_ended", attempt=state.attempt, status=status, reason=reason)
             for number in {*state.ranks, *state.starting}:
                 self._doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
-
-    def _has_started_nothing(self) -> bool:
-        """Whether all ranks of the attempt wait for a place, and no other node was asked for a daemon."""
-        state, mpirun = self._state, self._state.mpirun
-        is_current = mpirun is not None and mpirun["attempt"] == state.attempt > max(state.cleared, state.stopped)
-        return is_current and self._waiting.keys() == state.starting.keys() and not self._launchers
 
     def mpirun_gone(self, message: Message) -> None:
         """`mpirun_gone`: ends ranks that wait, because without mpirun they get no place."""

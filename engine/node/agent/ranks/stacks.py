@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 from engine.linux.processes import all_children, below, catches, kill_quietly, process_status
 from engine.node.agent.files import file_size, read_from, wake
 from engine.node.agent.state import NodeState, Rank
-from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from engine.node.agent.wire import Any, Message
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
@@ -117,19 +113,16 @@ class Stacks:
     def _ask_children(self) -> None:
         """Asks the next processes below ranks; after the last, ranks are asked for their collectives."""
         if not self._rounds or time.monotonic() > self._children_until:
-            self._ask_collectives(self._answered)
+            # Through the ranks' pipes. Stopped ranks are left out, because they would answer later, when they continue.
+            candidates = [Asked(rank, rank.path("collectives")) for rank in self._answered]
+            self._asked = [one for one in candidates if wake(one.rank.path("asked"))]
+            self._deadline = time.monotonic() + COLLECTIVES_TIME
             return
         self._asked, self._deadline = self._rounds.pop(0), time.monotonic() + CHILD_TIME
         for one in self._asked:
             one.size = file_size(one.path)  # other processes of its rank have written since
             if _can_answer(one.child):  # or the signal would end it: it may have become another program since
                 kill_quietly(one.child, STACKS_SIGNAL)
-
-    def _ask_collectives(self, answered: list[Rank]) -> None:
-        """Asks through the ranks' pipes. Stopped ranks are left out, because they would answer later, when they continue."""
-        candidates = [Asked(rank, rank.path("collectives")) for rank in answered]
-        self._asked = [one for one in candidates if wake(one.rank.path("asked"))]
-        self._deadline = time.monotonic() + COLLECTIVES_TIME
 
 
 def _can_answer(pid: int) -> bool:

@@ -9,22 +9,19 @@ import signal
 
 from engine.linux.processes import start_process, start_time
 from engine.node.agent.files import close_all, file_size, open_log
-from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.room import Room
+from engine.node.agent.ranks.jobs import Job, Room, environment_of
+from engine.node.agent.ranks.mpirun import Mpirun
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
-from engine.node.cores import bound_to, shares
+from engine.node.limits import bound_to, shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from engine.node.agent.jobs import StartJob
+    from engine.node.agent.ranks.jobs import StartJob
 
-    TakePlace = Callable[[dict[str, str], list[int]], None]
-    End = Callable[[int, str], None]
-    WaitForPlace = Callable[[int, TakePlace, End], None]
 
 MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPICH_", "MPIR_")
 """Prefixes of variables that mpirun sets for ranks. Its daemons also change PATH and library paths, but only for themselves."""
@@ -172,8 +169,7 @@ class Spawner:
     """Starts the ranks of an attempt, and later ranks that rejoin it.
 
     Args:
-        wait_for_place: keeps a rank until mpirun has a place for it.
-        start_mpirun: starts mpirun if ranks wait for it.
+        mpirun: has places for ranks that use MPI.
         on_new_attempt: called before the first rank of an attempt.
         room: where ranks that start again wait for room on the disk.
     """
@@ -183,13 +179,11 @@ class Spawner:
         state: NodeState,
         send: Callable[..., None],
         start: StartJob,
-        wait_for_place: WaitForPlace,
-        start_mpirun: Callable[[Message, dict[str, str]], None],
+        mpirun: Mpirun,
         on_new_attempt: Callable[[], None],
         room: Room,
     ) -> None:
-        self._state, self.send, self._start = state, send, start
-        self._wait_for_place, self._start_mpirun = wait_for_place, start_mpirun
+        self._state, self.send, self._start, self._mpirun = state, send, start, mpirun
         self._on_new_attempt, self._room = on_new_attempt, room
 
     def spawn(self, message: Message) -> None:
@@ -217,12 +211,15 @@ class Spawner:
             old = state.ranks.get(number)
             if (old is None or old.generation < generation) and state.starting.get(number, -1) < generation:
                 state.starting[number] = generation
-                self._spawn(
-                    Spawn(state, self.send, self._start, message, wanted, environment),
-                    is_mpi=bool(message.get("mpirun")),
-                )
+                one = Spawn(state, self.send, self._start, message, wanted, environment)
+                if not one.prepare():
+                    continue
+                if message.get("mpirun"):
+                    self._mpirun.wait_for_place(one.number, one.take_place, one.end)
+                else:
+                    one.start()
         if message.get("mpirun"):
-            self._start_mpirun(message["mpirun"], environment)
+            self._mpirun.start_for_ranks(message["mpirun"], environment)
 
     def drop(self, message: Message) -> None:
         """Reports that the ranks of a request are not started any more. Other requests are passed over."""
@@ -232,11 +229,3 @@ class Spawner:
             self.send(
                 type="ended", attempt=attempt, rank=number, status=-signal.SIGKILL, reason=reason, generation=generation
             )
-
-    def _spawn(self, one: Spawn, *, is_mpi: bool) -> None:
-        if not one.prepare():
-            return
-        if is_mpi:
-            self._wait_for_place(one.number, one.take_place, one.end)
-        else:
-            one.start()

@@ -11,8 +11,7 @@ import socket
 from engine.linux.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.files import file_size, open_log, read_from
 from engine.node.agent.folders import read_title
-from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.room import Room
+from engine.node.agent.ranks.jobs import Job, Room, environment_of
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from engine.node.agent.jobs import StartJob
+    from engine.node.agent.ranks.jobs import StartJob
 
 
 MOST_OUTPUT = 4000
@@ -124,14 +123,10 @@ class Store:
             return
         # Opened for both ends and kept open: what is written before the store's process reads waits for it.
         if self._news is None or self._news[0] != store["news"]:
-            self._close_news()
+            if self._news is not None:
+                os.close(self._news[1])
             self._news = store["news"], os.open(store["news"], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(self._news[1], json.dumps([message["number"], message["news"]]).encode() + b"\n")
-
-    def _close_news(self) -> None:
-        if self._news is not None:
-            os.close(self._news[1])
-            self._news = None
 
     def ended(self, pid: int, status: int) -> None:
         """Tells that the store's process has ended, if it is that process."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from engine.linux.processes import is_exiting, process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXIT_NOTE_TIME = 2.0
 """Seconds in which a note may come of how a rank ended that is no child of this process, once its parent has reaped it: the note is

@@ -11,17 +11,13 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable
 
 from engine.linux.processes import MARK, kill_quietly, start_process
 from engine.node.agent.files import open_log
-from engine.node.agent.jobs import Job, environment_of
+from engine.node.agent.ranks.jobs import Job, environment_of
 from engine.node.agent.state import NodeState
-from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from engine.node.agent.wire import Any, Message
 
 PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")
 """Endings of names in a folder of packages: they change when a package is installed or removed."""
@@ -45,12 +41,7 @@ class Template:
     """
 
     def __init__(
-        self,
-        argv: list[str],
-        environment: dict[str, str],
-        preload: list[str],
-        left_out: list[list[str]],
-        log: str,
+        self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]], log: str
     ) -> None:
         self.argv, self.environment, self.preload, self.left_out = argv, environment, preload, left_out
         self.jobs: list[Job] = []
@@ -92,15 +83,6 @@ class Template:
             seen = source_state(path)
             is_older = not seen or seen[-1][0] < self.began
             self.sources[path] = seen if is_older else None
-
-    def is_stale(self) -> bool:
-        """Whether a new process would import something else."""
-        return any(source_state(path) != seen for path, seen in self.sources.items())
-
-    def prefork(self, count: int) -> None:
-        """Requests this number of processes that are forked before their jobs come."""
-        with contextlib.suppress(OSError):
-            self.wire.send(json.dumps({"spares": count}).encode())
 
     def add(self, job: Job, environment: dict[str, str]) -> None:
         """Queues a job, whose process gets this environment."""
@@ -168,7 +150,8 @@ class Templates:
         """`warm`: gets a template ready for a launch that may come, and the processes that it will need."""
         template = self._template_for(message, environment_of(message, self._state.mark))
         if template is not None:
-            template.prefork(message["spares"])
+            with contextlib.suppress(OSError):
+                template.wire.send(json.dumps({"spares": message["spares"]}).encode())
 
     def start(self, job: Job, message: Message, environment: dict[str, str], own: dict[str, str]) -> None:
         """Lets a template fork a job where the message allows it; else the job is started cold.
@@ -197,18 +180,16 @@ class Templates:
         """The template for a message's process; it is started if need be. None where there can be none."""
         python, preload = message["argv"][0], message.get("preload", [])
         current = self._template
-        if current is not None and current.serves(python, environment, preload) and not self._is_outdated(current):
-            return current
+        if current is not None and current.serves(python, environment, preload):
+            # An attempt that has begun has the old files, and what joins it gets them too.
+            has_begun = self.is_busy or self._state.store is not None or self._state.running()
+            if has_begun or all(source_state(path) == seen for path, seen in current.sources.items()):
+                return current
         if self.is_busy or any(template.serves(python, environment, preload) for template in self._unfit):
             return None  # what it has still to do would be lost with it
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
         return self._start_template([python, "-u", source], environment, preload, [])
-
-    def _is_outdated(self, template: Template) -> bool:
-        """Whether files have changed that a template has imported. An attempt that has begun has the old ones, and what joins it gets them too."""
-        has_begun = self.is_busy or self._state.store is not None or self._state.running()
-        return not has_begun and template.is_stale()
 
     def _start_template(
         self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]]
@@ -266,7 +247,9 @@ class Templates:
         self.end()
         if template.current:
             self._state.end_unknown()  # it may have forked a process that it could not report
-        if is_unfit or self._dies_again_and_again():
+        now = time.monotonic()
+        self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
+        if is_unfit or len(self._deaths) > MOST_DEATHS:
             self._unfit.append(template)
         elif template.importing:
             template.left_out.append([template.importing, "ends the process that imports it"])
@@ -280,12 +263,6 @@ class Templates:
 
     def _start_again(self, template: Template) -> Template | None:
         return self._start_template(template.argv, template.environment, template.preload, template.left_out)
-
-    def _dies_again_and_again(self) -> bool:
-        """Counts the death of a template. Returns whether there were too many of late."""
-        now = time.monotonic()
-        self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
-        return len(self._deaths) > MOST_DEATHS
 
     def drop_waiting(self) -> None:
         """Forgets the jobs that were not handed to the template yet."""

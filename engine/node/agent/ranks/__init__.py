@@ -1,0 +1,1 @@
+"""What an agent does with the ranks of its node: starts, watches, relays and ends them."""
