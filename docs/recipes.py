@@ -47,6 +47,7 @@ def _limits(recipe: RecipeInfo) -> str:
     fewest, most = recipe.ranks
     ranks = [f"{fewest} or more" if fewest else "", f"{most} or fewer" if most else ""]
     said = [f"Ranks: {', '.join(filter(None, ranks))}."] if any(ranks) else []
+    said += [f"torch {recipe.torch} or newer."] if recipe.torch else []
     said += [f"Not on {backend}: {why}." for backend, why in recipe.refused.items()]
     return " ".join(said)
 

@@ -5,6 +5,7 @@ A version is recognised by its features, not by its number. Nothing here imports
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -36,11 +37,10 @@ def abort_group() -> None:
     import torch.distributed as dist
 
     c10d = dist.distributed_c10d
-    if dist.is_initialized():
-        try:
-            c10d._abort_process_group()
-        except Exception:  # noqa: BLE001 - a backend without abort, or torch before 2.6, can be destroyed
-            dist.destroy_process_group()
+    with contextlib.suppress(Exception):  # a backend without abort, or torch before 2.6
+        c10d._abort_process_group()
+    if dist.is_initialized():  # torch 2.6 aborts groups of nccl only
+        dist.destroy_process_group()
     # torch names a group by this count. A group that failed to form leaves it at 1, and ranks with different names never meet.
     c10d._world.group_count = 0
 

@@ -28,6 +28,7 @@ SHARED = (
     "login.py",
     "networks.py",
     "titles.py",
+    "torch_files.py",
 )
 """Modules that every program contains, relative to this folder."""
 

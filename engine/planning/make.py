@@ -291,6 +291,8 @@ class _Draft:
         unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=self._python) for slot in self._slots)
         facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
         plan = build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
+        if plan.program.kind == "recipe":
+            return replace(plan, program=replace(plan.program, torch=recipes.recipe(plan.program.target).torch))
         if (
             plan.program.kind != "script"
             or plan.launch.wrap

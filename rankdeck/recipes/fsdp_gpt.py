@@ -51,6 +51,8 @@ from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 
+TORCH = "2.7"
+
 
 @dataclass(frozen=True)
 class Parameters:

@@ -63,6 +63,8 @@ from rankdeck.recipes._stopwatch import Stopwatch
 HELD_OUT = 1000
 """Points on which the accuracy is measured; step 0 of the draws."""
 
+TORCH = "2.6"
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -70,9 +72,7 @@ class Parameters:
     steps: int = parameter(
         60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 200, "big": 1000}
     )
-    batch: int = parameter(
-        1024, "points a step, a multiple of micro-batches", low=1, presets={"small": 128, "big": 8192}
-    )
+    batch: int = parameter(1024, "points a step, multiple of micro-batches", low=1, presets={"small": 128, "big": 8192})
     micro_batches: int = parameter(8, "parts of a batch, at least the number of ranks", low=1, presets={"big": 32})
     layers: int = parameter(8, "layers of the model, at least the number of ranks", low=1, presets={"big": 32})
     width: int = parameter(256, "units of a layer", low=1, presets={"small": 32, "big": 2048})

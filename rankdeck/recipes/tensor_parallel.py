@@ -54,6 +54,8 @@ from rankdeck.recipes._stop import StopSignal
 HELD_OUT = 1000
 """Points on which the accuracy is measured; step 0 of the draws."""
 
+TORCH = "2.6"
+
 
 @dataclass(frozen=True)
 class Parameters:

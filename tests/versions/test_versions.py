@@ -116,7 +116,7 @@ def test_smoke_trains(python: str, rankdeck: Command, warm: str) -> None:
     assert "final loss" in done.stdout
 
 
-@pytest.mark.parametrize("recipe", ["hello", "ddp_mlp"])
+@pytest.mark.parametrize("recipe", ["hello", "ddp-mlp"])
 def test_recipes_run(python: str, rankdeck: Command, recipe: str, tmp_path: Path) -> None:
     profile = tmp_path / "of_a_recipe.toml"
     profile.write_text(

@@ -167,7 +167,7 @@ class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A built-in training script.
 
     `summary`: one line. `lesson`: its explanation. `refused`: why it can't run, by backend. `ranks`: the fewest and the most; None: no
-    limit.
+    limit. `torch`: the oldest torch with which it works; empty: any that ranks may have.
     """
 
     name: str
@@ -176,6 +176,7 @@ class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[Argument, ...]
     refused: dict[str, str] = {}
     ranks: tuple[int | None, int | None] = (None, None)
+    torch: str = ""
 
     @property
     def presets(self) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from engine.core.arguments.argument import Argument, RecipeInfo
 PARAMETERS = "Parameters"
 """The class in a script that declares its arguments."""
 
-LIMITS = {"REFUSED_BACKENDS": "refused", "RANKS": "ranks"}
-"""Variables in a script that say on which backends it can't run, and why, and how many ranks it takes."""
+LIMITS = {"REFUSED_BACKENDS": "refused", "RANKS": "ranks", "TORCH": "torch"}
+"""Variables in a script that say on which backends it can't run, and why, how many ranks it takes, and the oldest torch that it needs."""
 
 _ORDER = ("default", "help")
 """Positional arguments of `parameter`."""

@@ -8,6 +8,7 @@ from engine.core.checks.findings import Finding, JobFacts, Machine, Space, Torch
 from engine.core.checks.node_findings import worst
 from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
+from engine.core.plan.needs import lack_of
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, import_words, preload_words
 
@@ -38,7 +39,7 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, *
         hint = "look at PYTHONPATH, [env] of the profile and launch.setup"
         found.append(fail(node, "python", f"it does not start with the settings of a rank: {job.start}", hint))
     if not full:
-        found += [_installed_torch(node, machine, job), _quick_backend(plan, node, machine, job)]
+        found += [_installed_torch(plan, node, machine, job), _quick_backend(plan, node, machine, job)]
     return found
 
 
@@ -126,7 +127,9 @@ def _no_torch(node: str, text: str) -> Finding:
     return fail(node, "torch", text, "set launch.python to a Python that has torch, or load one in launch.setup")
 
 
-def _installed_torch(node: str, machine: Machine, job: JobFacts) -> Finding:
+def _installed_torch(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts) -> Finding:
+    if lack := lack_of(plan, torch=job.torch):
+        return fail(node, "torch", lack.fact, lack.hint)
     if job.has_torch:
         return ok(node, "torch", f"{job.torch or 'of unknown version'}, not imported by a quick check")
     if job.start:
@@ -171,6 +174,8 @@ def _ucc(node: str) -> Finding:
 def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: JobFacts, torch: Torch) -> list[Finding]:
     """Findings from an import of torch."""
     name = node.name
+    if lack := lack_of(plan, torch=torch.facts.version if torch.facts else job.torch):
+        return [fail(name, "torch", lack.fact, lack.hint), skip(name, "backend", "torch is too old")]
     if torch.timed_out:
         hint = "a file server may be slow; on that node: python -X importtime -c 'import torch'"
         return [

@@ -9,6 +9,7 @@ from engine.core.checks.findings import Finding, Login, Machine, State, fail, ok
 from engine.core.numbers import size_words
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.interfaces import INTERFACE_NAMES, is_meant
+from engine.core.plan.needs import lack_of
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count
 
@@ -72,7 +73,7 @@ def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
 def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> list[Finding]:
     """Findings that do not need the job's files."""
     return [
-        ok(node.name, "python", f"{machine.python}, {machine.executable}, {machine.architecture}"),
+        _python(plan, node.name, machine),
         _environment(plan, node),
         _gpus(plan, node, machine.gpus),
         _cores(plan, node, machine),
@@ -81,6 +82,12 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
         _leftovers(node.name, machine),
         *_interface(plan, node.name, machine),
     ]
+
+
+def _python(plan: LaunchPlan, node: str, machine: Machine) -> Finding:
+    if lack := lack_of(plan, python=machine.python):
+        return fail(node, "python", f"{machine.executable}: {lack.fact}", lack.hint)
+    return ok(node, "python", f"{machine.python}, {machine.executable}, {machine.architecture}")
 
 
 def _environment(plan: LaunchPlan, node: PlannedNode) -> Finding:

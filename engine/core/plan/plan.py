@@ -55,6 +55,8 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The MPI or library that it uses, in words."""
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
+    torch: str = ""
+    """The oldest torch with which it works, such as `2.3`; empty: any that ranks may have."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +67,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     interpreter: tuple[str, ...] | None = None
     """Words before a script that is no Python program, such as `/bin/bash`; empty: it is an executable; None: Python runs it."""
+    torch: str = ""
+    """The oldest torch with which a recipe works; empty: any that ranks may have."""
 
     @property
     def title(self) -> str:

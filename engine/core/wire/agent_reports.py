@@ -37,13 +37,14 @@ class RankListed(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
 
-    `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
+    `torch`: version of the torch that its Python finds; empty: unknown. `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
     `processes`: how many more processes and threads its user may start. None: no limit is known. `ends_with`: the login that ends it.
     """
 
     pid: Number
     warden: Number = 0
     python: str = ""
+    torch: str = ""
     ranks: tuple[RankListed, ...]
     store: tuple[Number, Number] | None = None
     library: bool

@@ -29,6 +29,7 @@ from engine.node.agent.state import NodeState
 from engine.node.agent.wire import PROTOCOL, Any, Message
 from engine.node.limits import allow_open_files, open_files, processes_left
 from engine.node.login import ends_with_login
+from engine.node.torch_files import search_path, torch_versions
 
 POLL_INTERVAL = 0.05
 """Seconds between two checks of the sizes of the ranks' files. Checking 64 ranks takes under 1 % of a core."""
@@ -235,6 +236,7 @@ class Agent:
             pid=os.getpid(),
             warden=state.warden,
             python="{}.{}.{}".format(*sys.version_info[:3]),
+            torch=torch_versions(search_path())[0],
             ranks=ranks,
             store=[state.store["attempt"], state.store["port"]] if state.store else None,
             library=has_library(message["library"]),

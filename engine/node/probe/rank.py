@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import time
 from importlib import machinery, metadata
 
 from engine.node.probe.machine import Message, Paths
+from engine.node.torch_files import torch_versions
 
 WRITE_TRIES, FAST_WRITE = 3, 0.1
 """Tries to write a small file, and seconds in which it is fast enough: one slow try may be chance."""
@@ -108,8 +108,8 @@ def job(question: Message) -> Message:
     except (OSError, RuntimeError) as error:
         answer["start"] = str(error)
         return answer
-    answer["torch"], answer["mpi4py"] = version("torch", path), version("mpi4py", path)
-    answer["torch_cuda"] = torch_cuda(path)
+    answer["torch"], answer["torch_cuda"] = torch_versions(path)
+    answer["mpi4py"] = version("mpi4py", path)
     answer["has_torch"] = bool(answer["torch"]) or is_there("torch", path)
     if question["module"]:
         answer["module"] = is_there(question["module"].partition(".")[0], path)
@@ -183,17 +183,6 @@ def version(name: str, path: Paths) -> str:
         for found in metadata.distributions(name=name, path=path):
             return str(found.version)
     return ""
-
-
-def torch_cuda(path: Paths) -> str | None:
-    """Returns the CUDA version of an installed torch, empty for a build without CUDA, from its version file; None without that file."""
-    with contextlib.suppress(Exception):
-        found = machinery.PathFinder.find_spec("torch", path)
-        if found is not None and found.origin:
-            with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
-                said = re.search(r"^cuda\b[^=\n]*=\s*(?:None|['\"]([\d.]+)['\"])", file.read(1 << 16), re.MULTILINE)
-            return None if said is None else said[1] or ""
-    return None
 
 
 def is_there(name: str, path: Paths) -> bool:

@@ -17,6 +17,7 @@ from engine.core.failures.store import store_words
 from engine.core.metrics.gpu_use import read_use
 from engine.core.metrics.process_use import process_use
 from engine.core.metrics.resources import values_of_gpu, values_of_process
+from engine.core.plan.needs import lack_of
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
@@ -149,7 +150,9 @@ class Reports:
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
         if isinstance(state.phase, Opening) and not hello.ranks:
-            if self._is_too_small(node, hello):
+            if reason := self._why_unfit(node, hello):
+                self._agents.links[node].close()
+                self._run.handle(ev.NodeGivenUp(at=now, node=node, reason=reason))
                 return
             self._warn_of_login(node, hello)
             self._warn_of_limits(node)
@@ -232,14 +235,17 @@ class Reports:
             text = f"{found.text}; {found.hint}"
             self._run.warn(node, "limits", text)
 
-    def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
-        """Gives a node up that has no room for its ranks, before any of them starts."""
-        room, ranks = rank_capacity(hello.open_files, hello.processes), len(self._run.ranks_of(node))
-        if room is None or room.ranks >= ranks:
-            return False
-        self._agents.links[node].close()
-        self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
-        return True
+    def _why_unfit(self, node: str, hello: reports.Hello) -> str:
+        """Returns why a node is given up before any of its ranks starts; empty: it is fit."""
+        plan, ranks = self._run.plan, len(self._run.ranks_of(node))
+        room = rank_capacity(hello.open_files, hello.processes)
+        if room is not None and room.ranks < ranks:
+            return f"{room.words(ranks)}; {room.hint}"
+        if plan.launch.wrap:
+            return ""  # ranks have another Python than the agent
+        has_own_path = "PYTHONPATH" in {**plan.env, **plan.env_defaults}
+        lack = lack_of(plan, python=hello.python, torch="" if has_own_path else hello.torch)
+        return f"{lack.fact}; {lack.hint}" if lack else ""
 
     def _take_imports(self, node: str, news: reports.ImportsReported) -> None:
         now = time.time()
