@@ -37,6 +37,7 @@ MATRIX = (
     Versions("2.8.0", "3.12"),
     Versions("2.10.0", "3.12"),
     Versions("2.13.0", "3.13"),
+    Versions("2.15.0", "3.13"),
 )
 """What `make versions` tries. `make versions-ci` tries one old and one middle torch of them; the newest is the one of all other tests."""
 
@@ -79,6 +80,15 @@ def _make(folder: Path, versions: Versions) -> None:
     minor = int(re.split(r"\.", versions.torch)[1])
     numpy = "numpy<2" if minor < 3 else "numpy"  # torch up to 2.2 was built with numpy 1
     install("venv", [find_python(versions.python), "-m", "venv", str(folder)], seconds=SECONDS)
-    argv = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"torch=={versions.torch}", numpy]
+    argv = [
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        f"torch=={versions.torch}",
+        numpy,
+        "mpi4py",
+    ]
     install(f"pip install torch {versions.torch} for Python {versions.python}", argv, seconds=SECONDS)
     (folder / "ready").touch()

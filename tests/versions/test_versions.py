@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.namespaces import reason_to_skip
+from tests.cluster.nodes import Cluster
 from tests.installing import UnavailableError
-from tests.support import DEADLINE, wait_until
-from tests.versions.environments import MATRIX, Versions, environment
+from tests.support import DEADLINE, toml_text, wait_until
+from tests.versions.environments import MATRIX, Versions, environment, find_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,28 +110,63 @@ def test_groups_end_and_keys_are_found(python: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("warm", ["true", "false"])
-def test_smoke_trains(python: str, rankdeck: Command, warm: str) -> None:
-    settings = ["--set", f"launch.python={python}", "--set", f"launch.warm={warm}"]
-    done = rankdeck("launch", "smoke", "--cold", *settings)
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes that are reached by ssh. Their ranks have the environment; rankdeck has its own."""
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Cluster(tmp_path_factory.mktemp("cluster") / "c", count=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def write(python: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Writes a profile of a recipe, whose ranks are on this machine or, as `by` says, on nodes."""
+
+    def write(recipe: str, ranks: int, by: str = "local", backend: str = "gloo", **launch: object) -> str:
+        layout = {"nodes": "localhost", "ranks_per_node": ranks}
+        if by == "ssh":
+            options = request.getfixturevalue("nodes").ssh_options
+            layout = {"nodes": "node[1-2]", "ranks_per_node": ranks // 2, "ssh_options": options}
+        sections = {"backend": {"name": backend}, "layout": layout, "recipe": {"name": recipe}}
+        path = tmp_path / "profile.toml"
+        path.write_text(
+            toml_text({"schema": 1, "name": "versions", **sections, "launch": {"python": python, **launch}})
+        )
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_smoke_trains(write: Callable[..., str], rankdeck: Command, warm: bool) -> None:
+    done = rankdeck("launch", write("linear", 2, warm=warm), "--cold")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "final loss" in done.stdout
 
 
+@pytest.mark.parametrize("by", ["local", "ssh"])
 @pytest.mark.parametrize("recipe", ["hello", "ddp-mlp"])
-def test_recipes_run(python: str, rankdeck: Command, recipe: str, tmp_path: Path) -> None:
-    profile = tmp_path / "of_a_recipe.toml"
-    profile.write_text(
-        f'schema = 1\nname = "{recipe}"\n[backend]\nname = "gloo"\n[layout]\nnodes = "localhost:2"\n'
-        f'[recipe]\nname = "{recipe}"\n[launch]\npython = "{python}"\n'
-    )
-    done = rankdeck("launch", str(profile), "--cold")
+def test_recipes_run(write: Callable[..., str], rankdeck: Command, recipe: str, by: str) -> None:
+    done = rankdeck("launch", write(recipe, 2, by), "--cold")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_killed_rank_rejoins_the_quickstart(python: str, rankdeck: Command) -> None:
-    settings = ["--set", f"launch.python={python}"]
-    run = rankdeck("launch", "quickstart", "--cold", "--detach", *settings).stdout.split()[0]
+def test_mpirun_starts_ranks_or_the_torch_is_refused_by_name(
+    write: Callable[..., str], rankdeck: Command, request: pytest.FixtureRequest
+) -> None:
+    version = request.node.callspec.params["python"].torch
+    done = rankdeck("launch", write("ddp-mlp", 2, backend="mpi"), "--cold")
+    if version.startswith(("2.1.", "2.2.")):
+        assert (done.returncode, f"torch {version}" in done.stderr) == (1, True)
+        assert "is too old: mpi needs 2.3 or newer" in done.stderr
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("by", ["local", "ssh"])
+def test_a_killed_rank_rejoins_the_quickstart(write: Callable[..., str], rankdeck: Command, by: str) -> None:
+    run = rankdeck("launch", write("gpt", 4, by), "--cold", "--detach").stdout.split()[0]
 
     def step(rank: int = 0) -> int:
         found = status(rankdeck, run)
@@ -145,3 +182,14 @@ def test_a_killed_rank_rejoins_the_quickstart(python: str, rankdeck: Command) ->
     wait_until(lambda: step(1) > last + 5, 2 * DEADLINE, what="all ranks train again")
     found = status(rankdeck, run)
     assert (found["attempt"], [rank["state"] for rank in found["ranks"]]) == (0, ["running"] * 4)
+
+
+def test_python_3_8_is_refused_by_name(rankdeck: Command) -> None:
+    try:
+        python = find_python("3.8")
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    for word in ("check", "launch"):
+        done = rankdeck(word, "smoke", "--set", f"launch.python={python}")
+        assert done.returncode != 0
+        assert "is too old: ranks need 3.9 or newer" in done.stdout + done.stderr
