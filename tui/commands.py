@@ -47,13 +47,11 @@ class DeckCommands(Commands):
 
     def _commands(self) -> Iterator[Command]:
         app, deck = self.app, cast("Deck", self.app)
-        offered = {key.id: key for key in KEYS if key.command}
-        for active in self.screen.active_bindings.values():
-            key = offered.pop(active.binding.id or "", None)
-            if key is not None and active.enabled and not (deck.read_only and changes_something(key.action)):
-                act = partial(app.run_action, key.action, active.node)
-                key = rebound(key, deck.keymap)
-                yield Command(f"{key.label} ({key.first})", key.help, act)
+        works = {one.binding.id: one.node for one in self.screen.active_bindings.values() if one.enabled}
+        for key in KEYS:
+            if key.command and key.id in works and not (deck.read_only and changes_something(key.action)):
+                act = partial(app.run_action, key.action, works[key.id])
+                yield Command(f"{key.label} ({rebound(key, deck.keymap).first})", key.help, act)
         for run in deck.known_runs:
             yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
         for entry in () if deck.read_only else deck.known_profiles:

@@ -74,7 +74,7 @@ async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngi
     async with app.run_test(size=(120, 40)) as pilot:
         await until_seen(pilot, "✔ succeeded")
         await pilot.press("colon")
-        await until_seen(pilot, "follow (f)")
+        await until_seen(pilot, "events (4)")
         text = text_of(app)
         assert "stop (s)" not in text
         assert "kill (x)" not in text
@@ -190,7 +190,10 @@ def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
         "print(sorted({name for name in sys.modules if name.startswith('engine.') and not name.startswith('engine.core')}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout.strip() == "['engine.client', 'engine.client.notify', 'engine.client.protocols']"
+    assert (
+        done.stdout.strip()
+        == "['engine.client', 'engine.client.editor', 'engine.client.notify', 'engine.client.protocols']"
+    )
 
 
 async def test_home_is_below_every_other_screen(engine: FakeEngine):

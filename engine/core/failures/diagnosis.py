@@ -356,7 +356,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
         is_exception = name is not None
         end = Explanation(
             headline=f"{who} raised {name['name'].rpartition('.')[2]}" if name else f"{who} exited with {status}", detail=_one_line(detail),
-            traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False) or list(chain)),
+            traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False)),
             hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
             cause="exception" if is_exception else "exit", confidence="certain" if told.certain else "likely", rank=named,
             raised=_one_line(detail) if is_exception else "",
