@@ -353,7 +353,7 @@ def test_what_plan_shows_is_what_runs(rankdeck, write_script, write_profile, dum
     found = dumps(dump_folder)
     assert sorted(found) == [str(place["rank"]) for place in plan["places"]]
     assert found["0"]["argv"] == [plan["program"]["target"], *plan["program"]["args"]]
-    assert found["0"]["cwd"] == plan["workdir"]
+    assert found["0"]["cwd"] == plan["launch"]["workdir"]
     env = found["0"]["env"]
     assert isinstance(env, dict)
     assert {name: env[name] for name in plan["env"]} == plan["env"]

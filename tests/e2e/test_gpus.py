@@ -41,8 +41,8 @@ def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nv
     run = launch()
     rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
     shown = rankdeck("status", run).stdout.splitlines()
-    assert shown[1].split()[-2:] == ["GPU", "MEMORY"]
-    assert shown[2].endswith("97%  61 GiB")
+    assert shown[2].split()[-2:] == ["GPU", "MEMORY"]
+    assert shown[3].endswith("97%  61 GiB")
     nvml.show(gpu(0, utilisation=2_000_000_000), gpu(1, model="lost"))
     rankdeck.wait_status(run, lambda status: uses(status) == [{**FULL, "utilisation": None}, None])
     nvml.show(gpu(0), gpu(1, model="lost"))

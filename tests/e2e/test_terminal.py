@@ -91,8 +91,10 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal.wait_for(r"● running +([1-9]\d*) ")
     run = status(rankdeck)["run"]
     metrics = rankdeck.folder(run) / "attempt_1" / "rank_0.metrics"
-    first = wait_until(lambda: complete_lines(metrics).splitlines()[:1], what="rank 0 has told of a step")
-    assert json.loads(first[0])["step"] > 20
+    told = wait_until(
+        lambda: [line for line in complete_lines(metrics).splitlines() if b'"step"' in line], what="a step"
+    )
+    assert json.loads(told[0])["step"] > 20
 
     terminal.press("q")
     terminal.wait_for("Profiles")

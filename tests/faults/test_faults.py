@@ -546,7 +546,7 @@ import runpy, sys
 runpy.run_path({light!r})
 if "supervise" in sys.orig_argv:
     sys.path.insert(0, {product!r})
-    from engine.supervisor.watches import imports as import_watch
+    from engine.supervisor.watches import imports
     from engine.supervisor import main, runner
     from engine.supervisor.lifetime import guard_process
     sys.path.remove({product!r})
@@ -569,12 +569,12 @@ def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
     rankdeck, write_script, write_profile, break_supervisors
 ):
     break_supervisors("""
-    usual = import_watch.ImportWatch.look
-    def look(self):
+    usual = imports.ImportWatch.look
+    def look(self, now):
         if sys._getframe(1).f_code.co_name == "_supervise":
             raise KeyError("defect")
-        return usual(self)
-    import_watch.ImportWatch.look = look
+        return usual(self, now)
+    imports.ImportWatch.look = look
 """)
     run = rankdeck.launch(write_profile(write_script("ends.py", "print('up')")))
     assert rankdeck("wait", run).returncode == 0
@@ -591,10 +591,10 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     break_supervisors("""
     guard_process.MOST_FAILURES = 3
     usual = runner.Runner.start
-    def start(self, tasks, restart_by):
+    def start(self, restart_by):
         if len(self._journal.events) > 1:
             raise KeyError("defect")
-        usual(self, tasks, restart_by)
+        usual(self, restart_by)
     runner.Runner.start = start
 """)
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))

@@ -103,7 +103,7 @@ def test_on_a_full_disk_a_run_goes_on_says_so_and_writes_what_waited_when_there_
     wait_gone(pids[0])
     (small_home / "filler").unlink()
     wait_until(lambda: rankdeck.processes() == [], what="the end is written down")
-    assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "stopped"
+    assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "failed"
 
 
 def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(

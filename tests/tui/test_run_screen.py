@@ -658,10 +658,11 @@ async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_lo
     engine: FakeEngine, run: FakeRun, app: RankdeckApp
 ):
     run.write(0, "hello from rank 0\n")
-    engine.attach_errors = [SupervisorError("not yet")]
+    engine.attach_errors = [SupervisorError("not yet")] * 1000
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "not yet")
         await pilot.press("enter")
+        engine.attach_errors = []
         await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
 
 
