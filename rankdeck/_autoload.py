@@ -52,8 +52,7 @@ def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool
 
 def _wrap_joining() -> None:
     """Makes `init_process_group` report when it begins and returns, so that rankdeck can name missing ranks if a launch hangs. It also
-    starts to answer questions about collectives.
-    """
+    starts to answer questions about collectives."""
     import torch.distributed as dist
 
     if not dist.is_available():

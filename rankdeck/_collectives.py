@@ -138,9 +138,8 @@ def _of_operations(operations: Any, name: str, description: str) -> Iterator[Ent
 
 
 def _by_group(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Returns the newest entries and the oldest pending one of each group, groups with pending ones first. Collectives and transfers of
-    a group, and its backends, are counted separately.
-    """
+    """Returns the newest entries and the oldest pending one of each group, groups with pending ones first. Collectives and transfers of a
+    group, and its backends, are counted separately."""
     groups: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
         backend = entry["profiling_name"].partition("(")[0].rpartition(":")[0]

@@ -22,11 +22,9 @@ NOTABLE = 0.05
 
 
 class ImportTimes:
-    """Measures imports of the main thread, as the first entry of `sys.meta_path`. It finds no module itself.
-
-    Python does not report the end of an import. So the time of a module ends where the last import inside it begins: `seconds`, by module, is
-    never too large, and 0 for a module that imports nothing. Wrapped loaders would measure it exactly, but appear in tracebacks of scripts.
-    """
+    """Measures imports of the main thread, as the first entry of `sys.meta_path`. It finds no module itself. Python does not report the
+    end of an import. So the time of a module ends where the last import inside it begins: `seconds`, by module, is never too large, and 0
+    for a module that imports nothing. Wrapped loaders would measure it exactly, but appear in tracebacks of scripts."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -88,9 +86,8 @@ def report_imports() -> str:
 
 
 def installed_modules() -> list[str]:
-    """The installed modules from which the script, or a module beside it, has a name: `transformers.trainer` after
-    `from transformers import Trainer`. Their own imports are not named. Sorted, at most `MOST`.
-    """
+    """The installed modules from which the script, or a module beside it, has a name: `transformers.trainer` after `from transformers
+    import Trainer`. Their own imports are not named. Sorted, at most `MOST`."""
     values: list[object] = []
     last, before = _template
     # No line of Python runs here, since other threads may import.

@@ -22,11 +22,8 @@ SETTLE_TIME = 0.5
 
 
 def has_keys(store: Any, keys: Sequence[str]) -> bool:
-    """Whether a TCPStore has all these keys. Does not wait for them.
-
-    `check` of a TCPStore is of torch 2.4. A `compare_set` that expects what no key has changes nothing: it returns the value of the key, or
-    what it expects if there is no such key.
-    """
+    """Whether a TCPStore has all these keys. Does not wait for them. `check` of a TCPStore is of torch 2.4. A `compare_set` that expects
+    what no key has changes nothing: it returns the value of the key, or what it expects if there is no such key."""
     if hasattr(store, "check"):
         return bool(store.check(list(keys)))
     return all(store.compare_set(key, ABSENT, ABSENT) != ABSENT.encode() for key in keys)
@@ -86,10 +83,8 @@ def settle_before(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def await_idle_threads() -> None:
-    """Waits until all other threads of this process sleep at two looks in a row, for at most `SETTLE_TIME`.
-
-    Between the looks no thread waits for the interpreter's lock: one that does at the first look has it at the second.
-    """
+    """Waits until all other threads of this process sleep at two looks in a row, for at most `SETTLE_TIME`. Between the looks no thread
+    waits for the interpreter's lock: one that does at the first look has it at the second."""
     looks, end = 0, time.monotonic() + SETTLE_TIME
     while looks < 2 and time.monotonic() < end:
         time.sleep(0.001)

@@ -51,11 +51,8 @@ class DamagedError(RuntimeError):
 
 
 def folder(name: str, given: str | os.PathLike[str] = "") -> Path:
-    """Where a training keeps its checkpoints.
-
-    Args:
-        given: as the user named it; empty: `$RANKDECK_CHECKPOINTS`, else `checkpoints/<name>` in the working directory.
-    """
+    """Where a training keeps its checkpoints. `given`: as the user named it; empty: `$RANKDECK_CHECKPOINTS`, else `checkpoints/<name>` in
+    the working directory."""
     return Path(given or os.environ.get(VARIABLE) or f"checkpoints/{name}")
 
 

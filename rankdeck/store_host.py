@@ -85,11 +85,8 @@ def show_title(about: str) -> None:
 
 
 def publish(store: Any, number: int, news: Any) -> None:
-    """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener.
-
-    Args:
-        news: the message. An older supervisor does not sign it.
-    """
+    """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener. `news`:
+    the message. An older supervisor does not sign it."""
     word, generation, *signature = news
     text = " ".join([*signature, json.dumps([word, generation])])
     store.set(f"{PREFIX}/news/{number}", text)

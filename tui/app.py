@@ -165,12 +165,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         return await super().run_action(action, *words, **options)
 
     async def on_event(self, event: events.Event) -> None:
-        """Handles keys in the order in which they arrive.
-
-        In Textual 8.2.8 a key that is no text travels from the focused widget up to the app before its binding runs; text
-        that arrives with it is typed meanwhile, so `ctrl+u` deletes what came after it and text goes where the focus was.
-        Here the text before the key is taken in first, and its binding runs before the next key.
-        """
+        """Handles keys in the order in which they arrive. In Textual 8.2.8 a key that is no text travels from the focused widget up to
+        the app before its binding runs; text that arrives with it is typed meanwhile, so `ctrl+u` deletes what came after it and text
+        goes where the focus was. Here the text before the key is taken in first, and its binding runs before the next key."""
         if (
             isinstance(event, events.Key)
             and not event.is_forwarded

@@ -14,11 +14,9 @@ from engine.core.views.view import RunSummary
 
 
 class Deck(Protocol):
-    """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second.
-
-    `read_only`: offers no key that starts, changes or ends something. `keymap`: keys that the user has changed, by id. `look`: how runs are shown.
-    `units`: how values are written.
-    """
+    """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second. `read_only`: offers no key
+    that starts, changes or ends something. `keymap`: keys that the user has changed, by id. `look`: how runs are shown. `units`: how
+    values are written."""
 
     engine: EngineClient
     ascii: bool
@@ -85,10 +83,8 @@ class Deck(Protocol):
         ...
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
-        """Shows a notice in place of the one before. Never markup.
-
-        seconds: how long it is shown; None: as long as a sentence takes to read.
-        """
+        """Shows a notice in place of the one before. Never markup. seconds: how long it is shown; None: as long as a sentence takes to
+        read."""
         ...
 
     def show_error(self, title: str, error: RankdeckError) -> None: ...

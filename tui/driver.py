@@ -58,11 +58,9 @@ def leave_at_once() -> None:
 
 
 class RankdeckDriver(linux_driver.LinuxDriver):
-    """Survives the mouse of a terminal that was exchanged, a SIGCONT that follows no SIGTSTP, and both at any moment.
-
-    A signal handler runs between two instructions of the main thread. If that holds the lock of the writer's queue, a handler that writes
-    waits for it forever, as Textual's own do. So the handlers leave their work to the event loop.
-    """
+    """Survives the mouse of a terminal that was exchanged, a SIGCONT that follows no SIGTSTP, and both at any moment. A signal handler
+    runs between two instructions of the main thread. If that holds the lock of the writer's queue, a handler that writes waits for it
+    forever, as Textual's own do. So the handlers leave their work to the event loop."""
 
     _asked_at = 0.0
 
@@ -97,9 +95,8 @@ class RankdeckDriver(linux_driver.LinuxDriver):
             self._loop.call_soon_threadsafe(work)
 
     def _resume(self) -> None:
-        """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings.
-        Neither way does it paint the screen that `fg` finds empty.
-        """
+        """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings. Neither way does
+        it paint the screen that `fg` finds empty."""
         if self._must_signal_resume:
             super()._sigcont_application()
         elif self._auto_restart and self._key_thread is not None and self._key_thread.is_alive():

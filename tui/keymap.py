@@ -40,11 +40,8 @@ def check_theme(settings: Settings, places: Places) -> None:
 
 
 def keymap_of(settings: Settings, places: Places) -> dict[str, str]:
-    """The keys that the user has changed: comma-separated, as Textual names them, by id.
-
-    Raises:
-        ProfileError: there is no such id, no such key, or a key would have two meanings at one place.
-    """
+    """The keys that the user has changed: comma-separated, as Textual names them, by id. Raises ProfileError: there is no such id, no
+    such key, or a key would have two meanings at one place."""
     ids = [key.id for key in KEYS]
     found: dict[str, str] = {}
     for id, words in settings.keys.items():

@@ -20,11 +20,9 @@ TABLE = Path(__file__).with_name("keys.tsv")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One line of the table.
-
-    `id`: its place and its name. `keys`: comma-separated, as Textual names them; the bar shows the first. `action`: as Textual names it. `lists`: where the
-    key is listed besides the help. `label`: a word for the bar. `help`: a sentence for the help screen and the palette; it names another key as `{run.back}`.
-    """
+    """One line of the table. `id`: its place and its name. `keys`: comma-separated, as Textual names them; the bar shows the first.
+    `action`: as Textual names it. `lists`: where the key is listed besides the help. `label`: a word for the bar. `help`: a sentence for
+    the help screen and the palette; it names another key as `{run.back}`."""
 
     id: str
     keys: str

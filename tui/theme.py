@@ -78,9 +78,8 @@ LIGHT = Theme(
 
 
 class NoColours(LineFilter):
-    """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a
-    light terminal turns into a dark one.
-    """
+    """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a light terminal
+    turns into a dark one."""
 
     def __init__(self, background: Color) -> None:
         super().__init__()

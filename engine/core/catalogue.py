@@ -18,10 +18,8 @@ class ImportedCommand(NamedTuple):
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile file. Exactly one of `profile` and `error` is set.
-
-    `source`: here, yours, shared or shipped; run or command where there is no file, but what a run was launched with, or a command that was read. `line`: where in the file the error is; None: not known.
-    """
+    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours, shared or shipped; run or command where there
+    is no file, but what a run was launched with, or a command that was read. `line`: where in the file the error is; None: not known."""
 
     name: str
     path: Path

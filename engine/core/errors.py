@@ -19,12 +19,8 @@ from __future__ import annotations
 
 
 class RankdeckError(Exception):
-    """Base of all errors that a user may see.
-
-    Args:
-        message: the fact and the place, one line, without a full stop.
-        hint: the next step; None: none.
-    """
+    """Base of all errors that a user may see. `message`: the fact and the place, one line, without a full stop. `hint`: the next step;
+    None: none."""
 
     exit_status = 1
 

@@ -28,12 +28,8 @@ NOTHING = "–"  # noqa: RUF001  not a hyphen
 
 
 def number(value: float | None, width: int) -> str:
-    """A measured value in three or four digits, right-aligned: `2571`, `41.2k`, `1.61`, `3.2e-07`, `nan`.
-
-    Args:
-        value: None where there is none.
-        width: cells; seven hold every value that is not negative. A value that does not fit is `###`, never a wrong digit.
-    """
+    """A measured value in three or four digits, right-aligned: `2571`, `41.2k`, `1.61`, `3.2e-07`, `nan`. `value`: None where there is
+    none. `width`: cells; seven hold every value that is not negative. A value that does not fit is `###`, never a wrong digit."""
     if value is None:
         return NOTHING.rjust(width)[:width]
     for text in (_number(value), f"{value:.1e}", f"{value:.0e}"):

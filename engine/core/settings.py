@@ -90,11 +90,8 @@ class Settings(Section, frozen=True, kw_only=True):
 
 
 def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
-    """Reads a document. The app checks `theme` and `keys`, whose values it alone knows.
-
-    Raises:
-        ProfileError: the first error, with its line.
-    """
+    """Reads a document. The app checks `theme` and `keys`, whose values it alone knows. Raises ProfileError: the first error, with its
+    line."""
     data, places = parsed_toml(text, file=file)
     places.lines |= {_id_path(path): line for path, line in places.lines.items() if path[0] == "keys"}
     if isinstance(keys := data.get("keys"), dict):

@@ -41,12 +41,8 @@ def visible(text: str) -> str:
 
 
 def terminal_line(data: bytes | str, *, colour: bool = True) -> str:
-    """One line that is safe to print to a terminal.
-
-    Args:
-        data: foreign text without its line feed. Text that a carriage return overwrites is removed.
-        colour: keeps SGR sequences, and resets colours at the end of the line.
-    """
+    """One line that is safe to print to a terminal. `data`: foreign text without its line feed. Text that a carriage return overwrites is
+    removed. `colour`: keeps SGR sequences, and resets colours at the end of the line."""
     text = decoded(data)
     if text.isascii() and text.isprintable():
         return text

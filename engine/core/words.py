@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 
 def rank_words(ranks: Sequence[int], most: int = 4) -> str:
-    """`rank 2`, `ranks 1, 2`, `ranks 0, 1, 2, 3 and 12 more`.
-
-    Args:
-        ranks: at least one.
-        most: ranks that are named; the others are counted.
-    """
+    """`rank 2`, `ranks 1, 2`, `ranks 0, 1, 2, 3 and 12 more`. `ranks`: at least one. `most`: ranks that are named; the others are
+    counted."""
     more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:most]))}{more}"
 

@@ -92,14 +92,8 @@ def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: 
 
 
 def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: int, input_is_share: bool) -> None:
-    """Checks that the whole tensor has `world` times the elements of a share.
-
-    Args:
-        input_is_share: whether `tensor` is the share and `output` the whole; False: the reverse.
-
-    Raises:
-        ValueError: sizes or dtypes do not match.
-    """
+    """Checks that the whole tensor has `world` times the elements of a share. `input_is_share`: whether `tensor` is the share and
+    `output` the whole; False: the reverse. Raises ValueError: sizes or dtypes do not match."""
     whole, share = (output, tensor) if input_is_share else (tensor, output)
     if output.dtype != tensor.dtype:
         raise ValueError(f"{what}: the output is {output.dtype}, and the input {tensor.dtype}")
@@ -108,14 +102,8 @@ def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: in
 
 
 def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
-    """Returns the number of elements of each rank's part of a tensor that is split along its first dimension.
-
-    Args:
-        splits: lengths of the parts; empty: equal parts.
-
-    Raises:
-        ValueError: the parts do not add up to the first dimension.
-    """
+    """Returns the number of elements of each rank's part of a tensor that is split along its first dimension. `splits`: lengths of the
+    parts; empty: equal parts. Raises ValueError: the parts do not add up to the first dimension."""
     length = len(tensor) if tensor.dim() else 1
     if not splits:
         if length % world:

@@ -56,11 +56,7 @@ class Collectives(ABC):
             piece.copy_(mine.view(-1)[: len(piece)])
 
     def reduce(self, result: torch.Tensor | None, tensor: torch.Tensor, op: Reduction, root: int) -> None:
-        """Reduces to one rank.
-
-        Args:
-            result: on the root, where the result goes; may be `tensor` itself. None on other ranks.
-        """
+        """Reduces to one rank. `result`: on the root, where the result goes; may be `tensor` itself. None on other ranks."""
         source = premultiply(tensor, op)
         if op.native is None:
             self._reduce_halves(result, source, op, root)
@@ -83,11 +79,8 @@ class Collectives(ABC):
                 result.view(-1)[start : start + len(piece)] = combine(rows, op)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor, in_place: bool = False) -> None:
-        """Gathers the tensors of all ranks, in the order of the ranks.
-
-        Args:
-            in_place: whether the tensor is part of the output on any rank; the same value on every rank.
-        """
+        """Gathers the tensors of all ranks, in the order of the ranks. `in_place`: whether the tensor is part of the output on any rank;
+        the same value on every rank."""
         count = tensor.numel()
         if in_place:
             output.view(-1)[self.rank * count : (self.rank + 1) * count] = tensor.view(-1)

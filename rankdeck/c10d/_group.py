@@ -22,8 +22,7 @@ from rankdeck.c10d._work import Together, Votes, Work
 
 class ProcessGroup(GroupBase):
     """What `torch.distributed.init_process_group` and `new_group` make. A backend's subclass adds how to send, to receive, and to find
-    out which ranks are missing.
-    """
+    out which ranks are missing."""
 
     @overloaded(torch_options.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]

@@ -95,12 +95,8 @@ class Operations:
     # collectives
 
     def submit(self, what: str, action: Callable[[Votes], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
-        """Runs a collective immediately if the caller waits for it and nothing is queued; otherwise queues it.
-
-        Args:
-            what: the text that all ranks must agree on.
-            opts: torch's options, with `timeout` and `asyncOp`; None: defaults.
-        """
+        """Runs a collective immediately if the caller waits for it and nothing is queued; otherwise queues it. `what`: the text that all
+        ranks must agree on. `opts`: torch's options, with `timeout` and `asyncOp`; None: defaults."""
         given = opts.timeout.total_seconds() if opts is not None else -1.0
         operation = Operation(what, action, outputs, given if given > 0 else self.timeout, vote)
         waited_for = opts is not None and not getattr(opts, "asyncOp", True) and self._together is None
@@ -174,12 +170,8 @@ class Operations:
         host: torch.Tensor,
         start: Callable[[], Request],
     ) -> Work:
-        """Starts to send or receive immediately, in the order of the calls.
-
-        Args:
-            target: the tensor that a receive fills; None: this is a send.
-            host: the memory to send or to receive into.
-        """
+        """Starts to send or receive immediately, in the order of the calls. `target`: the tensor that a receive fills; None: this is a
+        send. `host`: the memory to send or to receive into."""
         self.check_usable(what)
         transfer = Transfer(what, target, host, start(), self.timeout, self._end_transfer)
         with self._lock:
@@ -264,10 +256,8 @@ class Operations:
     # the end
 
     def shutdown(self) -> None:
-        """Leaves the group after all operations have ended. Does not wait for other ranks.
-
-        Its resources in the library are freed when all ranks have left.
-        """
+        """Leaves the group after all operations have ended. Does not wait for other ranks. Its resources in the library are freed when
+        all ranks have left."""
         with self._lock:
             if self._leaving:
                 return

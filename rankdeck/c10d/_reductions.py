@@ -47,12 +47,8 @@ class Reduction(NamedTuple):
 
 
 class Reductions(Generic[Op, Datatype]):
-    """The reductions of one backend.
-
-    Args:
-        operations: the library's SUM, PRODUCT, MIN, MAX, BAND, BOR and BXOR.
-        datatypes: the library's datatype for each of FLOATS, COMPLEX and INTEGERS.
-    """
+    """The reductions of one backend. `operations`: the library's SUM, PRODUCT, MIN, MAX, BAND, BOR and BXOR. `datatypes`: the library's
+    datatype for each of FLOATS, COMPLEX and INTEGERS."""
 
     def __init__(self, backend: str, operations: Mapping[str, Op], datatypes: Mapping[torch.dtype, Datatype]) -> None:
         self._backend = backend

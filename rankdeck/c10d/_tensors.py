@@ -15,11 +15,8 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Te
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor that has the memory: the result of a functional collective is waited for.
-
-    Raises:
-        TypeError: there is no such memory (a wrapper such as DTensor, a freed storage), or a library can't read it (sparse, another device).
-    """
+    """Returns the tensor that has the memory: the result of a functional collective is waited for. Raises TypeError: there is no such
+    memory (a wrapper such as DTensor, a freed storage), or a library can't read it (sparse, another device)."""
     if type(tensor) not in _PLAIN and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         wait = getattr(tensor, "trigger_wait", None)
         if wait is None:
@@ -57,13 +54,8 @@ class Staged(NamedTuple):
 
 
 def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
-    """Returns memory with a tensor's contents; the library may also write to it.
-
-    Called in the thread that called torch. Waits for that thread's CUDA stream, which may still be writing the contents.
-
-    Raises:
-        TypeError: see `_own`.
-    """
+    """Returns memory with a tensor's contents; the library may also write to it. Called in the thread that called torch. Waits for that
+    thread's CUDA stream, which may still be writing the contents. Raises TypeError: see `_own`."""
     tensor = _own(tensor)
     if _is_direct(tensor, takes_cuda):
         _synchronize(tensor)
@@ -74,10 +66,8 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
 
 
 def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
-    """Returns memory of a tensor's shape and dtype, whose contents the library replaces.
-
-    Waits for the thread's CUDA stream, which may still be using the tensor. Arguments and errors: see `readable`, and `check_writable`.
-    """
+    """Returns memory of a tensor's shape and dtype, whose contents the library replaces. Waits for the thread's CUDA stream, which may
+    still be using the tensor. Arguments and errors: see `readable`, and `check_writable`."""
     tensor = _own(tensor)
     check_writable(tensor)
     _synchronize(tensor)

@@ -39,12 +39,8 @@ _held: set[dist.Work] = set()
 
 
 def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float = SPIN_TIME) -> bool:
-    """Polls a request until it completes. Requests of MPI and UCC make progress only in such calls.
-
-    Args:
-        is_over: returns whether to give up; called after the spinning.
-        spin: seconds to poll without a pause.
-    """
+    """Polls a request until it completes. Requests of MPI and UCC make progress only in such calls. `is_over`: returns whether to give
+    up; called after the spinning. `spin`: seconds to poll without a pause."""
     if is_done():
         return True
     began = time.monotonic()
@@ -99,11 +95,8 @@ class Work(dist.Work):
             _callbacks.run(self.depth, partial(self._complete, future))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits until it ends, or for a timeout other than 0.
-
-        Raises:
-            torch.distributed.DistBackendError: it has failed, or continues after this timeout.
-        """
+        """Waits until it ends, or for a timeout other than 0. Raises torch.distributed.DistBackendError: it has failed, or continues
+        after this timeout."""
         if not self._finished:
             self._wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         if _HELD_BY_NOBODY:
@@ -162,11 +155,7 @@ class Work(dist.Work):
 
 
 class Operation(Work):
-    """A collective, whose action runs once all ranks agree on it.
-
-    Args:
-        what: the text that all ranks must agree on.
-    """
+    """A collective, whose action runs once all ranks agree on it. `what`: the text that all ranks must agree on."""
 
     def __init__(
         self,

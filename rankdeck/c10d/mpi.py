@@ -28,11 +28,8 @@ _DEVICES = ["cpu", "cuda"]
 
 
 def register() -> None:
-    """Registers the backend as `rankdeck_mpi`, and as `mpi` if torch has no MPI of its own.
-
-    Called when this module is imported, and by torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do
-    nothing.
-    """
+    """Registers the backend as `rankdeck_mpi`, and as `mpi` if torch has no MPI of its own. Called when this module is imported, and by
+    torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do nothing."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_DEVICES)
     built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator

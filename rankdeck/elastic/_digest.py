@@ -22,10 +22,8 @@ _SAMPLE = 4
 
 
 def digest(value: Any) -> int:
-    """Returns a number for everything in a value: tensors bit by bit, containers, and objects by what pickle would save.
-
-    Types of containers count, and the order of a dict does not.
-    """
+    """Returns a number for everything in a value: tensors bit by bit, containers, and objects by what pickle would save. Types of
+    containers count, and the order of a dict does not."""
     return _Walk().number(value)
 
 
@@ -114,10 +112,8 @@ def as_bytes(tensor: Any) -> Any:
 
 
 def fingerprint(value: Any, depth: int = 4) -> int:
-    """Returns a number that changes with nearly every change of a value, in a time that does not depend on the value's size.
-
-    Looks at the version counters of tensors, and at the first and last items of containers.
-    """
+    """Returns a number that changes with nearly every change of a value, in a time that does not depend on the value's size. Looks at the
+    version counters of tensors, and at the first and last items of containers."""
     import torch
 
     if isinstance(value, torch.Tensor):

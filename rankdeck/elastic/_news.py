@@ -18,10 +18,8 @@ CLOSE_TIMEOUT = 5.0
 
 
 class News:
-    """Messages from the supervisor, in order: a rank is lost, or a generation begins.
-
-    A separate thread listens, because the main thread may be inside a collective that never completes.
-    """
+    """Messages from the supervisor, in order: a rank is lost, or a generation begins. A separate thread listens, because the main thread
+    may be inside a collective that never completes."""
 
     def __init__(self, generation: int, on_lost: Callable[[int, Any], None]) -> None:
         self.lost = -1
@@ -77,11 +75,7 @@ class News:
         return True
 
     def await_condition(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Waits until a condition is met. Python's signal handlers run meanwhile.
-
-        Args:
-            seconds: the longest wait; None: no limit.
-        """
+        """Waits until a condition is met. Python's signal handlers run meanwhile. `seconds`: the longest wait; None: no limit."""
         with self.changed:
             end = None if seconds is None else time.monotonic() + seconds
             while not condition():

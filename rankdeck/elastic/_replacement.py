@@ -98,11 +98,8 @@ class Replacement:
         return (self._standing.inside or self._standing.leaving) and self._standing.generation == generation
 
     def _replace(self, generation: int, is_late: bool) -> bool:
-        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed.
-
-        Args:
-            is_late: the main thread has had its time, and need not be in a collective.
-        """
+        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed. `is_late`: the main
+        thread has had its time, and need not be in a collective."""
         where = (
             f"waits in {place()}, and does not notice that a peer is lost" if is_late else "is stuck in a collective"
         )
@@ -167,12 +164,9 @@ def place() -> str:
 
 
 def is_collective(frame: FrameType) -> bool:
-    """Whether a waiting thread is inside a collective, and not at a lock or queue of the script or of a data loader.
-
-    Args:
-        frame: its innermost frame. C++ has none: a collective shows as the function of torch that called it, as a backward pass, or
-            as a call of `wait`, because waiting functions of Python's own libraries have frames of their own.
-    """
+    """Whether a waiting thread is inside a collective, and not at a lock or queue of the script or of a data loader. `frame`: its
+    innermost frame. C++ has none: a collective shows as the function of torch that called it, as a backward pass, or as a call of `wait`,
+    because waiting functions of Python's own libraries have frames of their own."""
     file = frame.f_code.co_filename
     if file.startswith(_OUR_FOLDERS) or file.endswith(_BACKWARD) or any(folder in file for folder in _TORCH_FOLDERS):
         return True

@@ -269,10 +269,8 @@ class _Session:
     # joining a generation
 
     def _join(self) -> None:
-        """Waits for all ranks, makes the process group, and gives all ranks the same state.
-
-        If that fails although no rank is lost, all ranks try again, so that a delay does not cost the others their state.
-        """
+        """Waits for all ranks, makes the process group, and gives all ranks the same state. If that fails although no rank is lost, all
+        ranks try again, so that a delay does not cost the others their state."""
         for attempt in range(ATTEMPTS):
             self.standing.attempt = attempt
             arrivals = self._gather()

@@ -53,13 +53,9 @@ def arrival(state: State, standing: Standing) -> Arrival:
 
 
 def find_source(arrivals: list[Arrival]) -> Arrival:
-    """Returns the rank whose state all ranks take: of those with a right state the one that has trained the most.
-
-    Ranks in new processes count only if there are no others. Of equal ranks it is the first, because DDP takes buffers from rank 0.
-
-    Raises:
-        StateError: no trained rank has a right state, or ranks with the same step have different ones.
-    """
+    """Returns the rank whose state all ranks take: of those with a right state the one that has trained the most. Ranks in new processes
+    count only if there are no others. Of equal ranks it is the first, because DDP takes buffers from rank 0. Raises StateError: no
+    trained rank has a right state, or ranks with the same step have different ones."""
     trained = [one for one in arrivals if not one.fresh]
     right = [one for one in trained if not one.fault] if trained else arrivals
     if not right:
@@ -81,11 +77,8 @@ def find_source(arrivals: list[Arrival]) -> Arrival:
 
 
 def share(state: State, arrivals: list[Arrival], rank: int) -> None:
-    """Gives all ranks the state of one of them, see `find_source`. A collective: all ranks must call it.
-
-    Raises:
-        StateError: see `find_source`; or a part is not the same on all ranks afterwards.
-    """
+    """Gives all ranks the state of one of them, see `find_source`. A collective: all ranks must call it. Raises StateError: see
+    `find_source`; or a part is not the same on all ranks afterwards."""
     best = find_source(arrivals)
     same = {_progress(one) for one in arrivals} == {_progress(best)}
     if same and all(one.fresh for one in arrivals):  # every rank has just created its own

@@ -26,11 +26,9 @@ class _Sum(torch.autograd.Function):
 
 
 class SyncBatchNorm2d(torch.nn.BatchNorm2d):
-    """`BatchNorm2d` that normalizes with mean and variance of the batches of all ranks. In training, `forward` is a collective.
-
-    Result, gradients and running statistics are those of `BatchNorm2d` on the whole batch, also where ranks have batches of
-    different sizes. Needs affine parameters, running statistics and a momentum, which are the defaults.
-    """
+    """`BatchNorm2d` that normalizes with mean and variance of the batches of all ranks. In training, `forward` is a collective. Result,
+    gradients and running statistics are those of `BatchNorm2d` on the whole batch, also where ranks have batches of different sizes.
+    Needs affine parameters, running statistics and a momentum, which are the defaults."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalizes a tensor of shape (batch, channels, height, width)."""

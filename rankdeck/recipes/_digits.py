@@ -46,11 +46,8 @@ def read_digits() -> tuple[Digits, Digits]:
 
 
 class Moved(Dataset[Sample]):
-    """Images that are moved by up to one pixel, in each epoch another way.
-
-    Args:
-        seed: decides, with `epoch` and the number of an image, which way it is moved.
-    """
+    """Images that are moved by up to one pixel, in each epoch another way. `seed`: decides, with `epoch` and the number of an image,
+    which way it is moved."""
 
     def __init__(self, digits: Digits, seed: int) -> None:
         self._padded, self._labels, self._seed, self.epoch = F.pad(digits.images, (1, 1, 1, 1)), digits.labels, seed, 0

@@ -15,11 +15,8 @@ NOISE = 0.1
 
 
 def draw_batch(seed: int, step: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws this rank's samples of a step. They follow from the arguments alone, so a resumed training needs no state for them.
-
-    Returns:
-        Inputs and targets, of shapes (batch, FEATURES) and (batch, 1): every world-size-th sample of a draw of all ranks.
-    """
+    """Draws this rank's samples of a step. They follow from the arguments alone, so a resumed training needs no state for them. Returns
+    inputs and targets, of shapes (batch, FEATURES) and (batch, 1): every world-size-th sample of a draw of all ranks."""
     rank, world = dist.get_rank(), dist.get_world_size()
     line = torch.randn(FEATURES, 1, generator=torch.Generator().manual_seed(seed_at(seed)))
     generator = torch.Generator().manual_seed(seed_at(seed, step))
@@ -30,11 +27,8 @@ def draw_batch(seed: int, step: int, batch: int) -> tuple[torch.Tensor, torch.Te
 
 @torch.no_grad()
 def unseen_loss(model: torch.nn.Module, seed: int, step: int, batch: int) -> float:
-    """Mean over all ranks of the loss on samples that no training has seen. A collective: all ranks call it.
-
-    Args:
-        step: the last one of the training; the samples are those of the next.
-    """
+    """Mean over all ranks of the loss on samples that no training has seen. A collective: all ranks call it. `step`: the last one of the
+    training; the samples are those of the next."""
     x, y = (half.to(rankdeck.device()) for half in draw_batch(seed, step + 1, batch))
     loss = F.mse_loss(model(x), y)
     dist.all_reduce(loss)

@@ -13,14 +13,9 @@ ARGUMENTS = 2
 
 
 def refuse(message: str, status: int = 1) -> NoReturn:
-    """Ends this rank with a line on stderr. Every rank of the group calls it.
-
-    The group is left first: threads of gloo that still run when the interpreter ends can abort the process. And it is left together:
-    a rank that still connects to one that has left would end with torch's traceback.
-
-    Args:
-        message: the line; empty: it was printed already.
-    """
+    """Ends this rank with a line on stderr. Every rank of the group calls it. The group is left first: threads of gloo that still run
+    when the interpreter ends can abort the process. And it is left together: a rank that still connects to one that has left would end
+    with torch's traceback. `message`: the line; empty: it was printed already."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

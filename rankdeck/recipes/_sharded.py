@@ -51,11 +51,8 @@ class ShardedCheckpoint:
         self.write(step, {"step": step, "model": weights, "optimizer": momenta, **more})
 
     def read_training(self, model: nn.Module, optimizer: Optimizer, **shape: int) -> int:
-        """Loads the newest checkpoint into model and optimizer. Returns its step; 0: rank 0 sees none.
-
-        Raises:
-            SystemExit: the checkpoint can't be loaded, or is of another training; rank 0 says why and what to do.
-        """
+        """Loads the newest checkpoint into model and optimizer. Returns its step; 0: rank 0 sees none. Raises SystemExit: the checkpoint
+        can't be loaded, or is of another training; rank 0 says why and what to do."""
         weights, momenta = get_state_dict(model, optimizer, options=BY_NAME)
         state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": momenta, **shape}
         if self.read(state):
@@ -69,11 +66,8 @@ class ShardedCheckpoint:
         return int(state["step"])
 
     def write(self, step: int, state: dict[str, Any]) -> bool:
-        """Writes a checkpoint beside the older one, and then removes that, which rank 0 reports. On a failure rank 0 says why, and the older one stays.
-
-        Args:
-            state: tensors, sharded ones too, numbers, strings, and dictionaries and lists of these.
-        """
+        """Writes a checkpoint beside the older one, and then removes that, which rank 0 reports. On a failure rank 0 says why, and the
+        older one stays. `state`: tensors, sharded ones too, numbers, strings, and dictionaries and lists of these."""
         is_first = dist.get_rank() == 0
         new, final = self._folder / f"new-step-{step}", self._folder / f"step-{step}"
         if is_first:
@@ -98,14 +92,9 @@ class ShardedCheckpoint:
         return not why
 
     def read(self, state: dict[str, Any]) -> bool:
-        """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings.
-
-        Args:
-            state: State of the same structure as was written; the tensors may be sharded over another number of ranks.
-
-        Raises:
-            SystemExit: the checkpoint can't be loaded; rank 0 says why and what to do.
-        """
+        """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings. `state`: State of the same
+        structure as was written; the tensors may be sharded over another number of ranks. Raises SystemExit: the checkpoint can't be
+        loaded; rank 0 says why and what to do."""
         found = [NAME.fullmatch(path.name) for path in self._folder.glob("step-*")]
         steps = [int(match[1]) for match in found if match]
         newest = broadcast_object(max(steps, default=None), 0, self._device)

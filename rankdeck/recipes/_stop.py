@@ -31,11 +31,8 @@ def ignore_signals(_: int = 0) -> None:
 
 
 class StopSignal:
-    """Takes over SIGINT and SIGTERM while it is entered.
-
-    Left by an exception, it lets a signal that arrived do what it always does: a rank that has lost a peer, say, may wait for
-    long, and must not be deaf meanwhile.
-    """
+    """Takes over SIGINT and SIGTERM while it is entered. Left by an exception, it lets a signal that arrived do what it always does: a
+    rank that has lost a peer, say, may wait for long, and must not be deaf meanwhile."""
 
     def __init__(self, device: torch.device) -> None:
         self._number = 0

@@ -15,11 +15,8 @@ PLAY = Path(__file__).with_name("as_you_like_it.txt")
 
 @dataclass(frozen=True)
 class Text:
-    """A text of which the last tenth is held out.
-
-    `characters` has every character once; a character's token is its index in there. `train` and `held_out` have shape
-    (length,), int64.
-    """
+    """A text of which the last tenth is held out. `characters` has every character once; a character's token is its index in there.
+    `train` and `held_out` have shape (length,), int64."""
 
     characters: str
     train: torch.Tensor

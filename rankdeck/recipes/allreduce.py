@@ -114,11 +114,8 @@ class Bench:
         return ""
 
     def measure(self, name: str, case: Case) -> Timing:
-        """Checks, warms up and measures one collective on one size. A collective: all ranks call it.
-
-        Raises:
-            SystemExit: a rank got a wrong result; every rank raises it.
-        """
+        """Checks, warms up and measures one collective on one size. A collective: all ranks call it. Raises SystemExit: a rank got a
+        wrong result; every rank raises it."""
         case.fill()
         self._timed(case)
         wrong = self._highest([0.0 if case.is_right() else dist.get_rank() + 1.0])[0]

@@ -97,11 +97,7 @@ def accuracy(model: torch.nn.Module, digits: Digits, device: torch.device) -> fl
 
 
 class Training:
-    """One rank's part of the training.
-
-    Raises:
-        SystemExit: there are fewer images than a batch takes, or `--weights` can't be read.
-    """
+    """One rank's part of the training. Raises SystemExit: there are fewer images than a batch takes, or `--weights` can't be read."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.p, self.device = parameters, rankdeck.device()

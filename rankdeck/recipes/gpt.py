@@ -117,11 +117,8 @@ def held_out_loss(model: GPT, text: Text, batch: int, device: torch.device) -> f
 
 
 def initial_state(args: Parameters, text: Text, folder: Path) -> elastic.State:
-    """Model, optimizer and counters: as seeded, or as rank 0 finds them in its checkpoint, which `elastic.run` gives to all.
-
-    Raises:
-        SystemExit: the checkpoint holds a model of another shape.
-    """
+    """Model, optimizer and counters: as seeded, or as rank 0 finds them in its checkpoint, which `elastic.run` gives to all. Raises
+    SystemExit: the checkpoint holds a model of another shape."""
     device, n = rankdeck.device(), len(text.characters)
     shape = Shape(characters=n, block=args.block, layers=args.layers, heads=args.heads, width=args.width)
     torch.manual_seed(args.seed)

@@ -51,11 +51,7 @@ class Parameters:
 
 
 def join(parameters: Parameters) -> None:
-    """Joins the default process group.
-
-    Raises:
-        SystemExit: nothing says which rank this is.
-    """
+    """Joins the default process group. Raises SystemExit: nothing says which rank this is."""
     if parameters.init == "env://" or "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
         rankdeck.init_process_group()  # MPI has its own way to meet, and needs neither address nor file
         return

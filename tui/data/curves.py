@@ -131,14 +131,8 @@ class _Axis(NamedTuple):
 
 
 def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look()) -> Curves | None:  # noqa: B008
-    """At most twice as many points for each curve as there are columns.
-
-    Args:
-        look: the curves to draw, and their axes. Values on a logarithmic axis are returned as their logarithms to base 10.
-
-    Returns:
-        None while there is no finite value.
-    """
+    """At most twice as many points for each curve as there are columns. `look`: the curves to draw, and their axes. Values on a
+    logarithmic axis are returned as their logarithms to base 10. Returns None while there is no finite value."""
     found = [(name, *_standing(series.buckets, repeats=look.by_time)) for name, series in named]
     parts = [(name, buckets) for name, buckets, _ in found]
     every = [bucket for _, buckets in parts for bucket in buckets]
@@ -200,11 +194,8 @@ def _smoothed(curve: Curve, smoothing: float) -> Curve:
 
 
 def _standing(buckets: Iterable[Bucket], *, repeats: bool = False) -> tuple[list[Bucket], list[Bucket]]:
-    """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart.
-
-    Args:
-        repeats: keeps repeated steps.
-    """
+    """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart. `repeats`: keeps
+    repeated steps."""
     kept: list[Bucket] = []
     begun: list[Bucket] = []
     for bucket in buckets:

@@ -108,14 +108,8 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> Profile:
-    """The profile in the form.
-
-    Args:
-        base: the edited profile, for everything that has no line in the form.
-
-    Raises:
-        ProfileError: `key` is the id of the wrong line, or a key that has no line in the form.
-    """
+    """The profile in the form. `base`: the edited profile, for everything that has no line in the form. Raises ProfileError: `key` is the
+    id of the wrong line, or a key that has no line in the form."""
     data: dict[str, Any] = to_toml_data(base) if base is not None else {"schema": 1}
     for key in ("name", "description", "backend.name", "layout.order", "launch.python", "launch.workdir",
                 "launch.on_failure"):  # fmt: skip
@@ -222,9 +216,8 @@ STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "reci
 
 
 def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> list[ProfileError]:
-    """All errors, at most one for each line. A check stops at its first error, so it is repeated with a valid value in place of each wrong
-    one.
-    """
+    """All errors, at most one for each line. A check stops at its first error, so it is repeated with a valid value in place of each
+    wrong one."""
     lines = [field.id for field in fields(values, recipes, ())]
     values = dict(values)
     errors: dict[str | None, ProfileError] = {}

@@ -17,11 +17,8 @@ Origin = Place | Literal["start", "end"]
 
 
 class LogFinder:
-    """A search that goes on in another log, and from where its first letter was typed.
-
-    Args:
-        told: called in the thread of the search when it has found something.
-    """
+    """A search that goes on in another log, and from where its first letter was typed. `told`: called in the thread of the search when it
+    has found something."""
 
     def __init__(self, told: Callable[[], None]) -> None:
         self._told = told
@@ -63,11 +60,8 @@ class LogFinder:
     # --- searching ---------------------------------------------------------------------------------------------------
 
     def seek(self, text: str | None, log: MergedLog | None, origin: Origin) -> None:
-        """Searches a log for a regular expression; case counts if it has capitals. None or empty ends the search.
-
-        Args:
-            origin: where a new search begins; one that is typed on begins where it did before.
-        """
+        """Searches a log for a regular expression; case counts if it has capitals. None or empty ends the search. `origin`: where a new
+        search begins; one that is typed on begins where it did before."""
         self._error = ""
         self.pattern = None
         self._origin = (self._origin or origin) if text else None

@@ -10,11 +10,8 @@ WINDOW = 1_000
 
 
 class Line(NamedTuple):
-    """A line of a merged log.
-
-    `source`: index of its file. `end`: offset after it there. `others`: the same offset in the files of other ranks that have
-    the same line, where it is held once.
-    """
+    """A line of a merged log. `source`: index of its file. `end`: offset after it there. `others`: the same offset in the files of other
+    ranks that have the same line, where it is held once."""
 
     source: int
     data: bytes
@@ -35,11 +32,8 @@ class Folding:
         """The newest line with a text: its number, itself, and who has printed it."""
 
     def fold(self, lines: list[Line], first: int) -> tuple[list[Line], dict[int, Line]]:
-        """Folds lines that follow those before.
-
-        Returns:
-            The lines that stay, and by their number those from before that have become lines of more ranks.
-        """
+        """Folds lines that follow those before. Returns the lines that stay, and by their number those from before that have become lines
+        of more ranks."""
         kept: list[Line] = []
         changed: dict[int, Line] = {}
         for line in lines:

@@ -234,9 +234,8 @@ def _has_long_line(lines: AnyStr, end: AnyStr, length: int) -> bool:
 
 
 def _repeats(text: str) -> int:
-    """How many repeats an expression tries one inside the other: 0, 1 or 2, which stands for more too. In a short line, what begins with a literal
-    begins at few places.
-    """
+    """How many repeats an expression tries one inside the other: 0, 1 or 2, which stands for more too. In a short line, what begins with
+    a literal begins at few places."""
     bare = _CLASS.sub("x", _ESCAPED.sub("x", text))
     if _REPEATED_GROUP.search(bare):
         return 2

@@ -14,10 +14,8 @@ CATCH_UP = 4
 
 
 class LogReader:
-    """Reads for one view, one request at a time.
-
-    The thread is a daemon because a read that hangs can't be ended, and must not keep the app from leaving.
-    """
+    """Reads for one view, one request at a time. The thread is a daemon because a read that hangs can't be ended, and must not keep the
+    app from leaving."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.wanted: Where | Place | None = None

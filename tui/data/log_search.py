@@ -40,12 +40,9 @@ _START: _Rank = (-1.0, 0, 0)
 
 
 class Found(NamedTuple):
-    """The state of a search.
-
-    `asked`: the number of questions that are answered. `place`: the match that was asked for last; None: there is none so far. `wrapped`: it
-    was found from the other end of the log. `number`: it is the n-th match of all. `matches`: so far.
-    `whole`: all was searched.
-    """
+    """The state of a search. `asked`: the number of questions that are answered. `place`: the match that was asked for last; None: there
+    is none so far. `wrapped`: it was found from the other end of the log. `number`: it is the n-th match of all. `matches`: so far.
+    `whole`: all was searched."""
 
     asked: int = 0
     place: Place | None = None
@@ -117,11 +114,8 @@ class _Searched(Sequence[int]):
 
 
 class LogSearch:
-    """A search. Its thread is a daemon: a read that hangs must not keep the app from leaving.
-
-    Args:
-        log: only its files, their order and its filter are used.
-    """
+    """A search. Its thread is a daemon: a read that hangs must not keep the app from leaving. `log`: only its files, their order and its
+    filter are used."""
 
     def __init__(
         self, log: MergedLog, pattern: Pattern, begin: Place | Literal["start", "end"], told: Callable[[], None]

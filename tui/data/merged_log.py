@@ -109,11 +109,8 @@ class MergedLog:
     # Called in the reader's thread.
 
     def fetch(self, where: Where | Place) -> Batch:
-        """Reads. May wait for a file server.
-
-        Args:
-            where: the lines to read; a place: the lines around it. Before anything was read, `newer` and `older` mean the end.
-        """
+        """Reads. May wait for a file server. `where`: the lines to read; a place: the lines around it. Before anything was read, `newer`
+        and `older` mean the end."""
         self.refresh()
         if isinstance(where, Place):
             lines, more = self._around(where)
@@ -267,12 +264,8 @@ class MergedLog:
         return lines, bool(behind)
 
     def _to_common_end(self, lines: list[Line], behind: set[int], begins: list[int]) -> list[Line]:
-        """The lines without those before which a line of a file in `behind` was not read yet.
-
-        Args:
-            behind: indices of files.
-            begins: where in each file its lines here begin.
-        """
+        """The lines without those before which a line of a file in `behind` was not read yet. `behind`: indices of files. `begins`: where
+        in each file its lines here begin."""
         if not behind or len(self.sources) == 1:
             return lines
         lasts: dict[int, int] = {line.source: index for index, line in enumerate(lines)}

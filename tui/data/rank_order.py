@@ -85,10 +85,8 @@ def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
 
 
 class Arrangement(Generic[Row]):
-    """Rows of all ranks, and those of them that are shown, in order.
-
-    `every`: in order of rank. `order`: how they are sorted. `query`: see `matches`.
-    """
+    """Rows of all ranks, and those of them that are shown, in order. `every`: in order of rank. `order`: how they are sorted. `query`:
+    see `matches`."""
 
     def __init__(self) -> None:
         self.every: Sequence[Row] = ()
@@ -112,12 +110,8 @@ class Arrangement(Generic[Row]):
 
 
 def matches(view: RankView, words: Iterable[str]) -> bool:
-    """Whether a rank has every word.
-
-    Args:
-        words: in lower case. A number, or a range such as `8-15`, means ranks; another word is part of the node's name, the
-            state, the note or the newest line. A word after `!` must not be there.
-    """
+    """Whether a rank has every word. `words`: in lower case. A number, or a range such as `8-15`, means ranks; another word is part of
+    the node's name, the state, the note or the newest line. A word after `!` must not be there."""
     text = f"{view.node} {view.state} {view.health} {view.note} {view.phase} {view.aside or view.last_line}".lower()
     for word in words:
         sought = word.removeprefix("!")

@@ -17,9 +17,7 @@ RETRY_SECONDS = (0.25, 5.0)
 
 class RunLink:
     """Folds the messages of a run's supervisor into a model; `told` gets the reason when the connection breaks, and "" when it is back.
-
-    told: called with the reason when the connection breaks, and with an empty text when it works again.
-    """
+    told: called with the reason when the connection breaks, and with an empty text when it works again."""
 
     def __init__(self, engine: EngineClient, run: str, model: RunModel, told: Callable[[str], None]) -> None:
         self.client: RunClient | None = None
@@ -29,12 +27,8 @@ class RunLink:
         self._told = told
 
     async def keep(self) -> None:
-        """Listens until the run has ended.
-
-        Raises:
-            UsageError: there is no such run, so that trying again is pointless.
-            SupervisorElsewhereError: the run can't be watched from this host.
-        """
+        """Listens until the run has ended. Raises UsageError: there is no such run, so that trying again is pointless. Raises
+        SupervisorElsewhereError: the run can't be watched from this host."""
         wait = RETRY_SECONDS[0]
         while True:
             snapshots = self._model.snapshots

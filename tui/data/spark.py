@@ -30,14 +30,9 @@ class _Part(NamedTuple):
 
 
 def spark_values(source: Source, width: int, since: float | None = None) -> list[float | None]:
-    """At most `width` values, oldest first.
-
-    A cell shows the middle of its lowest and highest value. If they are much further apart than in most cells, it shows the one that
-    stands out from the cell before, or, in the first cell, from the next. None marks a cell with a value that was not finite.
-
-    Args:
-        since: only newer values, in seconds since the epoch; None: all.
-    """
+    """At most `width` values, oldest first. A cell shows the middle of its lowest and highest value. If they are much further apart than
+    in most cells, it shows the one that stands out from the cell before, or, in the first cell, from the next. None marks a cell with a
+    value that was not finite. `since`: only newer values, in seconds since the epoch; None: all."""
     if not isinstance(source, Series):
         return list(source[-width:]) if width > 0 else []
     parts = _parts(source, since)

@@ -46,11 +46,8 @@ class DeckScreen(Screen[None]):
     def begin(
         self, work: Callable[[], Coroutine[object, object, None]], group: str, *, exclusive: bool = False
     ) -> None:
-        """Lets something happen that takes a while.
-
-        Args:
-            exclusive: whether it replaces the current work of the same group, which may not even have begun.
-        """
+        """Lets something happen that takes a while. `exclusive`: whether it replaces the current work of the same group, which may not
+        even have begun."""
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 
     def key_label(self, key: str, label: str) -> str:

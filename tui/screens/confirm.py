@@ -20,12 +20,8 @@ Answer = bool | None
 
 
 class ConfirmScreen(ModalScreen[Answer]):
-    """Asks before something is done that can't be undone.
-
-    Args:
-        question: names the target: `Stop run gpt-2nodes?`
-        detail: what happens then, exactly.
-    """
+    """Asks before something is done that can't be undone. `question`: names the target: `Stop run gpt-2nodes?`. `detail`: what happens
+    then, exactly."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("confirm")]
     AUTO_FOCUS = "#no"

@@ -36,12 +36,7 @@ from tui.widgets.form_row import Form, FormRow
 
 
 class EditForm:
-    """The form of a profile.
-
-    Args:
-        base: the profile that is edited or copied; None: a new one.
-        is_new: whether the form has no file yet.
-    """
+    """The form of a profile. `base`: the profile that is edited or copied; None: a new one. `is_new`: whether the form has no file yet."""
 
     def __init__(
         self, screen: DeckScreen, base: Profile | None, *, is_new: bool, changed: Callable[[], object]

@@ -25,9 +25,7 @@ class HelpScreen(DeckScreen):
     AUTO_FOCUS = "#help"
 
     def __init__(self, here: Collection[str] = ()) -> None:
-        """`here`: places of the table of keys that the user comes from; their keys come first.
-        here: places of the table of keys that the user comes from; their keys come first.
-        """
+        """`here`: places of the table of keys that the user comes from; their keys come first."""
         super().__init__()
         self._here = here
 

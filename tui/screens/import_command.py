@@ -45,11 +45,8 @@ class ImportScreen(AskScreen):
 
 
 async def entry_of_command(app: App[None], deck: Deck, command: str) -> ProfileEntry | None:
-    """The profile of a command; shows which parts are left out. Asks first if a plan would run programs that the command names.
-
-    Returns:
-        The profile, without a file; None: it can't be read, or its programs are not trusted.
-    """
+    """The profile of a command; shows which parts are left out. Asks first if a plan would run programs that the command names. Returns
+    the profile, without a file; None: it can't be read, or its programs are not trusted."""
     try:
         found = await off_loop(deck.engine.imported, command)
     except RankdeckError as error:

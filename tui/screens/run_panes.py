@@ -35,11 +35,8 @@ LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
 
 
 class RunPanes:
-    """The ranks of a run, one pane of several below them, and beside it why the run failed.
-
-    Args:
-        paint: paints the panes that are shown without waiting for their timers.
-    """
+    """The ranks of a run, one pane of several below them, and beside it why the run failed. `paint`: paints the panes that are shown
+    without waiting for their timers."""
 
     def __init__(
         self, screen: DeckScreen, model: RunModel, ranks: RunRanks, logs: RunLogs, paint: Callable[[], None]

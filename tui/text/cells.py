@@ -76,14 +76,8 @@ def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False)
 
 
 def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[Span]]:
-    """One line as a terminal would leave it, and where its colours are.
-
-    Args:
-        data: a line of a process, up to its line feed. A carriage return starts the line again, as in progress bars.
-
-    Returns:
-        The text, at most `MAX_CELLS` wide, and the styles of its parts in order.
-    """
+    """One line as a terminal would leave it, and where its colours are. `data`: a line of a process, up to its line feed. A carriage
+    return starts the line again, as in progress bars. Returns the text, at most `MAX_CELLS` wide, and the styles of its parts in order."""
     text = decoded(data)
     if text.isascii() and text.isprintable() and len(text) <= MAX_CELLS:
         return text, []

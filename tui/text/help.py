@@ -57,10 +57,7 @@ def help_text(
     keymap: Mapping[str, str] = MappingProxyType({}),
     here: Collection[str] = (),
 ) -> Content:
-    """Args:
-    query: only lines that contain it; empty: all.
-    here: places of the table of keys that the user is at; their keys come first.
-    """
+    """The lines that contain `query`; empty: all. `here`: places of the table of keys that the user is at; their keys come first."""
     lines: list[Content | str] = []
     for title, rows in _sections(keymap, here, ascii=ascii):
         found = [row for row in rows if query.lower() in f"{title} {row.left} {row.right} {row.label}".lower()]

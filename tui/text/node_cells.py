@@ -72,12 +72,8 @@ class Cell(NamedTuple):
 
 
 def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) -> dict[int, Cell]:
-    """The cell of each rank.
-
-    Args:
-        measure: what the height of a block means: throughput or loss beside the greatest of all ranks, how many steps a
-            rank is behind the furthest, or how full its GPU is.
-    """
+    """The cell of each rank. `measure`: what the height of a block means: throughput or loss beside the greatest of all ranks, how many
+    steps a rank is behind the furthest, or how full its GPU is."""
     values = {rank: value for rank, view in views.items() if (value := _value(view, measure)) is not None}
     if measure == "step lag":
         furthest = max(values.values(), default=0.0)

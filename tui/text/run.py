@@ -209,11 +209,8 @@ def events_text(events: Iterable[EventLine], width: int, units: Units = DEFAULT_
 
 
 def stacks_text(lines: Sequence[str], width: int) -> Content:
-    """Where every rank is in its Python code. A long line is wrapped, not cut: the end of a path matters most.
-
-    Args:
-        lines: from `RunClient.stacks`: a line for each group of ranks, below it its calls, indented.
-    """
+    """Where every rank is in its Python code. A long line is wrapped, not cut: the end of a path matters most. `lines`: from
+    `RunClient.stacks`: a line for each group of ranks, below it its calls, indented."""
     drawn: list[Content | str] = []
     for line in map(plain_line, lines):
         indent = min(len(line) - len(line.lstrip(" ")), width // 2)

@@ -42,11 +42,7 @@ class Choice(Widget, can_focus=True):
             self.choice = choice
 
     def __init__(self, options: Sequence[str], value: str, *, ascii: bool) -> None:
-        """A value that is no option is offered too, so that nothing changes unasked.
-        options: the options.
-        value: the choice; a value that is no option is offered too, so that nothing changes unasked.
-        ascii: draws with ASCII characters.
-        """
+        """A value that is no option is offered too, so that nothing changes unasked."""
         super().__init__()
         self.options = list(options) if value in options else [value, *options]
         self.value = value

@@ -26,9 +26,7 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
     """
 
     def __init__(self, *, id: str, empty: str) -> None:
-        """`empty` is shown while there is no entry.
-        empty: shown while there is no entry.
-        """
+        """`empty` is shown while there is no entry."""
         super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)
         self._entries: list[tuple[str, Content]] = []
         self._empty = empty

@@ -66,11 +66,8 @@ class RunCharts(Container, can_focus=True):
         yield from self._charts
 
     def show_run(self, model: RunModel, rank: int | None = None) -> None:
-        """Shows the series of every rank; the charts see for themselves whether anything is new.
-
-        Args:
-            rank: whose curve is drawn above the band of many ranks; None: none.
-        """
+        """Shows the series of every rank; the charts see for themselves whether anything is new. `rank`: whose curve is drawn above the
+        band of many ranks; None: none."""
         self._model = model
         self._look = self._look._replace(chosen="" if rank is None else f"r{rank}")
         self._draw()

@@ -36,10 +36,7 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
     """
 
     def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:
-        """Args:
-        ascii: draws with ASCII characters.
-        focus: whether the keys can go to it.
-        """
+        """ascii: draws with ASCII characters. focus: whether the keys can go to it."""
         super().__init__(id=id, classes="pane", can_focus=focus)
         self._ascii = ascii
         self._title: str | None = None

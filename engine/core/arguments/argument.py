@@ -164,11 +164,8 @@ def _value_word(value: Value) -> str:
 
 
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A built-in training script.
-
-    `summary`: one line. `lesson`: its explanation. `refused`: why it can't run, by backend. `ranks`: the fewest and the most; None: no
-    limit. `torch`: the oldest torch with which it works; empty: any that ranks may have.
-    """
+    """A built-in training script. `summary`: one line. `lesson`: its explanation. `refused`: why it can't run, by backend. `ranks`: the
+    fewest and the most; None: no limit. `torch`: the oldest torch with which it works; empty: any that ranks may have."""
 
     name: str
     summary: str

@@ -26,12 +26,8 @@ _NO_WORD = re.compile(r"[\s\"'\\\[\],]")
 
 
 def make(word: str, kind: str, given: dict[Any, ast.expr], constants: dict[str, Any], **fixed: Any) -> Argument:
-    """An argument of what its declaration says.
-
-    Args:
-        given: expressions by the names `default`, `choices`, `help`, `required`, `low` and `high`.
-        fixed: fields of the argument, which win.
-    """
+    """An argument of what its declaration says. `given`: expressions by the names `default`, `choices`, `help`, `required`, `low` and
+    `high`. `fixed`: fields of the argument, which win."""
     said = {key: value for key, node in given.items() if (value := literal(node, constants)) is not NOTHING}
     default: Value = said["default"] if isinstance(said.get("default"), (int, float, str)) else ""
     if fixed.get("many"):

@@ -23,11 +23,8 @@ _ORDER = ("default", "help")
 
 
 def read_recipe(name: str, source: str) -> RecipeInfo:
-    """The description of a recipe, from its script, whose `parameter(...)` calls contain literals only.
-
-    Raises:
-        ValueError: it declares something in another way.
-    """
+    """The description of a recipe, from its script, whose `parameter(...)` calls contain literals only. Raises ValueError: it declares
+    something in another way."""
     tree = ast.parse(source)
     summary, _, lesson = inspect.cleandoc(ast.get_docstring(tree) or "").partition("\n")
     found: dict[str, Any] = {"arguments": []}
@@ -84,11 +81,8 @@ def problem_with(recipe: RecipeInfo, words: Sequence[str]) -> Problem | None:
 
 
 def help_asked_for(recipe: RecipeInfo, words: Sequence[str], command: str) -> str:
-    """The help that a script prints for a command line with `--help`; empty: it would not print it.
-
-    Args:
-        command: what the user has typed before them, for the line of usage.
-    """
+    """The help that a script prints for a command line with `--help`; empty: it would not print it. `command`: what the user has typed
+    before them, for the line of usage."""
     parser = _parser(recipe, command)
     try:
         parser.parse_known_args(words)

@@ -132,11 +132,7 @@ def _value(argument: Argument, told: str | None, words: list[str]) -> str:
 
 
 def written(values: Mapping[str, str], declared: Sequence[Argument], more: Sequence[str]) -> list[str]:
-    """The command line that gives arguments their values.
-
-    Args:
-        values: by the names of arguments; without a value, an argument is left out.
-    """
+    """The command line that gives arguments their values. `values`: by the names of arguments; without a value, an argument is left out."""
     places: list[str] = []
     args: list[str] = []
     greedy: list[str] = []  # would take a word that follows them too

@@ -35,12 +35,7 @@ MAX_ADDRESSES = 3
 
 
 def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, routes: Routes | None) -> list[Finding]:
-    """How a node reaches the head.
-
-    Args:
-        listener: where the head listens; None: unknown.
-        routes: how it was reached; None: not tried.
-    """
+    """How a node reaches the head. `listener`: where the head listens; None: unknown. `routes`: how it was reached; None: not tried."""
     head = plan.nodes[0].name
     if listener is None or routes is None:
         found = [skip(node, "head", f"{head} can't be asked")]
@@ -61,11 +56,7 @@ def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, 
 def head_findings(
     plan: LaunchPlan, machine: Machine | None, listener: ProbeListener | None, routes: Mapping[str, Routes]
 ) -> list[Finding]:
-    """Whether the head has an address that all other nodes reach.
-
-    Args:
-        routes: by node, of the nodes that have tried.
-    """
+    """Whether the head has an address that all other nodes reach. `routes`: by node, of the nodes that have tried."""
     head, others = plan.nodes[0].name, len(plan.nodes) - 1
     if not others:
         return [skip(head, "head", "one node needs no network")]
@@ -146,11 +137,8 @@ def _odd_ones(values: Mapping[str, str], check: Check, state: State, hint: str, 
 
 
 def silence_findings(node: str, known: Collection[Check], check: Check | None, text: str, hint: str) -> list[Finding]:
-    """Findings about a node that stopped answering: one failure with the reason; the other checks are skipped.
-
-    Args:
-        check: the check that fails; None: the first without a finding.
-    """
+    """Findings about a node that stopped answering: one failure with the reason; the other checks are skipped. `check`: the check that
+    fails; None: the first without a finding."""
     left = [one for one in CHECKS if one not in known]
     failed = check or left[0]
     skipped = [skip(node, one, "the node could not be asked") for one in left if one != failed]

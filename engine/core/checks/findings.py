@@ -199,11 +199,8 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a node, as a rank would find them.
-
-    `workdir`: why a rank could not start in that folder. `start`: why Python could not start. `torch_cuda`: the CUDA version of
-    torch's build, empty for a build without CUDA; None: unknown.
-    """
+    """Facts about a node, as a rank would find them. `workdir`: why a rank could not start in that folder. `start`: why Python could not
+    start. `torch_cuda`: the CUDA version of torch's build, empty for a build without CUDA; None: unknown."""
 
     workdir: str
     workdir_writable: bool

@@ -29,11 +29,7 @@ SHARE = "keep it in a folder that all nodes share, or copy it there"
 
 
 def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, *, full: bool) -> list[Finding]:
-    """Findings that do not need an import of torch.
-
-    Args:
-        full: torch will be imported, so its files are not judged.
-    """
+    """Findings that do not need an import of torch. `full`: torch will be imported, so its files are not judged."""
     found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]
     if job.start:
         hint = "look at PYTHONPATH, [env] of the profile and launch.setup"

@@ -55,12 +55,8 @@ def reach_finding(node: PlannedNode, seconds: float) -> Finding:
 
 
 def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
-    """The difference between a node's clock and this machine's.
-
-    Args:
-        ahead: seconds that its clock is ahead.
-        uncertain: possible error in seconds, from the time that the answer took.
-    """
+    """The difference between a node's clock and this machine's. `ahead`: seconds that its clock is ahead. `uncertain`: possible error in
+    seconds, from the time that the answer took."""
     surely = max(0.0, abs(ahead) - uncertain)
     if not surely:
         return ok(node, "clock", "as this machine's")

@@ -92,12 +92,8 @@ class Ending(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def ending(text: str, *, by_itself: bool = False) -> Ending:
-    """How a process ended.
-
-    Args:
-        text: its output, without control sequences and tags.
-        by_itself: whether its exit status says that it chose it, as with `sys.exit(3)`; Python's own for an exception is 1.
-    """
+    """How a process ended. `text`: its output, without control sequences and tags. `by_itself`: whether its exit status says that it
+    chose it, as with `sys.exit(3)`; Python's own for an exception is 1."""
     lines = text.split("\n")
     chains = all_chains(text, fatal=True) if "Traceback (most" in text or 'File "' in text else []
     chain = tuple(chains[-1]) if chains else ()

@@ -64,14 +64,8 @@ def read_log(text: str) -> list[Witness]:
 
 
 def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
-    """The processes in the logs of one job.
-
-    Args:
-        files: the name of each, the rank that its name tells, and its text, or its beginning and its end.
-
-    Returns:
-        Every rank in order; then the lines without a rank, as one process for each file or node, if they show a failure.
-    """
+    """The processes in the logs of one job. `files`: the name of each, the rank that its name tells, and its text, or its beginning and
+    its end. Returns every rank in order; then the lines without a rank, as one process for each file or node, if they show a failure."""
     ranks: dict[int, _Process] = {}
     others: dict[str, _Process] = {}
     number = 0

@@ -16,11 +16,7 @@ class StoreWords(NamedTuple):
 
 
 def store_words(reason: str, status: int | None, output: str, log: str) -> StoreWords:
-    """Returns how a store ended.
-
-    Args:
-        status: the exit code of its process, or minus the number of a signal; None: unknown.
-    """
+    """Returns how a store ended. `status`: the exit code of its process, or minus the number of a signal; None: unknown."""
     lines = [visible(line).strip() for line in output.splitlines() if line.strip()]
     words = reason if status is None else f"{reason} with {status_words(status)}"
     if lines and status:

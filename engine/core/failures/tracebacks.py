@@ -83,12 +83,8 @@ class Traceback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
-    """The last traceback and those that it is chained to, oldest first.
-
-    Args:
-        text: output of a rank without colours and torch's prefixes, with `\\n` as the only line end.
-        fatal: only tracebacks that ended the process; False: if there are none, others count.
-    """
+    """The last traceback and those that it is chained to, oldest first. `text`: output of a rank without colours and torch's prefixes,
+    with `\\n` as the only line end. `fatal`: only tracebacks that ended the process; False: if there are none, others count."""
     chains = all_chains(text, fatal=fatal)
     return chains[-1] if chains else []
 
@@ -136,12 +132,8 @@ def _leads_to(lines: list[str], head: int, end: int) -> bool:
 
 
 def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Traceback:
-    """Takes the lines of one traceback apart.
-
-    Args:
-        end: index of the line that it ends before at the latest.
-        chained: whether the next traceback is chained to it; then the line between them is kept.
-    """
+    """Takes the lines of one traceback apart. `end`: index of the line that it ends before at the latest. `chained`: whether the next
+    traceback is chained to it; then the line between them is kept."""
     exception = None
     stop = end
     for at in range(head + 1, end):

@@ -91,12 +91,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Verdict | None:
-    """The root cause among all processes of a job; None if none failed.
-
-    Args:
-        witnesses: every known process, including those that did not fail.
-        waits: which ranks waited for which in collectives, if recorded.
-    """
+    """The root cause among all processes of a job; None if none failed. `witnesses`: every known process, including those that did not
+    fail. `waits`: which ranks waited for which in collectives, if recorded."""
     failed = [one for one in witnesses if one.failed]
     if not failed:
         return None

@@ -64,11 +64,7 @@ def looks_like_launch(text: str) -> bool:
 
 
 def read_words(draft: Draft, words: list[Word], job: Job) -> None:
-    """Reads a command.
-
-    Raises:
-        UsageError: it starts nothing that rankdeck knows, or an option is unknown.
-    """
+    """Reads a command. Raises UsageError: it starts nothing that rankdeck knows, or an option is unknown."""
     outer = ""
     while True:
         words = _without_environment(draft, words)

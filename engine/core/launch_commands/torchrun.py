@@ -11,14 +11,8 @@ _OWN_WORD = re.compile(r"\$(?:\{local_rank\}|local_rank\b)")
 
 
 def read_torchrun(draft: Draft, words: list[Word], *, passes_local_rank: bool = False) -> None:
-    """Reads what follows `torchrun`.
-
-    Args:
-        passes_local_rank: whether the script gets `--local-rank`, as from `torch.distributed.launch` without `--use-env`.
-
-    Raises:
-        UsageError: an option is unknown, or has no counterpart that would do the same.
-    """
+    """Reads what follows `torchrun`. `passes_local_rank`: whether the script gets `--local-rank`, as from `torch.distributed.launch`
+    without `--use-env`. Raises UsageError: an option is unknown, or has no counterpart that would do the same."""
     given, rest = read_options(words, "torchrun")
     draft.ranks = 1
     for one in given:

@@ -128,12 +128,8 @@ LEGEND = (
 
 
 def comparison(columns: Sequence[Column], width: int) -> list[str]:
-    """Lines of tables with all sizes of all columns, one table for each collective and type.
-
-    Args:
-        columns: the others are compared with the first.
-        width: cells of a line; columns that do not fit beside the first get further tables.
-    """
+    """Lines of tables with all sizes of all columns, one table for each collective and type. `columns`: the others are compared with the
+    first. `width`: cells of a line; columns that do not fit beside the first get further tables."""
     fitting = max(1, (width - _SIZE - _FIRST) // _OTHER)
     places = range(len(columns))
     groups = [(0, *places[begin : begin + fitting]) for begin in range(1, len(columns), fitting)] or [(0,)]

@@ -24,14 +24,8 @@ INK, FRAME, RANK, MEAN, ALARM = "#222222", "#888888", "#9ecae9", "#0072b2", "#d5
 
 
 def chart_svg(dumps: Sequence[SeriesDump], metric: str, begin: float) -> str | None:
-    """One chart.
-
-    Args:
-        begin: when the run was launched, seconds since the epoch.
-
-    Returns:
-        An SVG element that needs nothing else; None: there is no finite value.
-    """
+    """One chart. `begin`: when the run was launched, seconds since the epoch. Returns an SVG element that needs nothing else; None: there
+    is no finite value."""
     own = [dump for dump in dumps if dump.key == metric]
     ranks = [one for dump in own[:MOST_RANKS] if (one := overlay([dump], metric, begin)) is not None]
     mean = overlay(own, metric, begin)

@@ -71,11 +71,7 @@ class Counter(msgspec.Struct, kw_only=True):
         return False, False, self.with_losses, self.is_named, self.advances
 
     def take(self, line: Line, epoch: float | None, of_epoch: bool) -> bool:
-        """Adds a line of this count. Returns whether the count went on.
-
-        Args:
-            of_epoch: the count is known to begin again with each epoch.
-        """
+        """Adds a line of this count. Returns whether the count went on. `of_epoch`: the count is known to begin again with each epoch."""
         count = line.step if line.step is not None else self.count
         if (
             line.format.kind == "named"

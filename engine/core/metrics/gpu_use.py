@@ -22,14 +22,8 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_use(values: Sequence[object]) -> GpuUse | None:
-    """A node's report about one GPU; None if nothing is known.
-
-    Args:
-        values: utilisation, bytes in use, bytes in total. A broken driver may report anything: impossible values become None.
-
-    Raises:
-        ValueError: there are not three values.
-    """
+    """A node's report about one GPU; None if nothing is known. `values`: utilisation, bytes in use, bytes in total. A broken driver may
+    report anything: impossible values become None. Raises ValueError: there are not three values."""
     utilisation, memory, total = values
     use = GpuUse(
         utilisation=_whole(utilisation, 100), memory=_whole(memory, MAX_BYTES), memory_total=_whole(total, MAX_BYTES)

@@ -132,8 +132,7 @@ class LineFormats:
 
     def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]] | None:
         """The main metrics of a line, its step and its epoch: the name of each, and the byte with which a digit of its number begins.
-        None: the step or the epoch is written in an uncommon way.
-        """
+        None: the step or the epoch is written in an uncommon way."""
         known = self.known["training"]
         if shape not in known:
             self.learn(line, shape)

@@ -276,14 +276,8 @@ def _last_report(line: Fields, names: Names) -> Fields:
 
 
 def understand(line: Fields, names: Names, section: Section = "training") -> Format | None:
-    """The meaning of a line.
-
-    Args:
-        section: the section that the line is in, unless it counts steps or epochs of the training.
-
-    Returns:
-        None if it reports nothing about training.
-    """
+    """The meaning of a line. `section`: the section that the line is in, unless it counts steps or epochs of the training. Returns None
+    if it reports nothing about training."""
     if section in ("held out", "summary"):
         found = understand(line, names)
         if found is None or (found.is_of_training and (section == "held out" or found.step is not None)):

@@ -118,11 +118,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
 
 
 def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) -> list[Point]:
-    """Adds one line of a rank's metrics file. Returns new points of curves.
-
-    Args:
-        record: `{"t": seconds since the epoch, "step": …, "loss": …, "samples": …, …}`; values of other types are skipped.
-    """
+    """Adds one line of a rank's metrics file. Returns new points of curves. `record`: `{"t": seconds since the epoch, "step": …, "loss":
+    …, "samples": …, …}`; values of other types are skipped."""
     at = _number(record.get("t"))
     if at is None or not math.isfinite(at):
         return []
@@ -329,14 +326,9 @@ def _take_values(
 
 
 def _is_loss(progress: RankProgress, name: str, value: float) -> bool:
-    """Whether a printed loss is that of the rank.
-
-    The loss of the run wins over one of several, and of several the first one that was printed stays. A rank that does not own the loss
-    of a pipeline prints a placeholder from its first step on.
-
-    Args:
-        name: which of several it is; empty: the loss of the run.
-    """
+    """Whether a printed loss is that of the rank. The loss of the run wins over one of several, and of several the first one that was
+    printed stays. A rank that does not own the loss of a pipeline prints a placeholder from its first step on. `name`: which of several
+    it is; empty: the loss of the run."""
     if progress.loss_of is not None and name not in ("", progress.loss_of):
         return False
     if progress.loss is None and value in PLACEHOLDERS and progress.placeholder in (None, value):
@@ -348,8 +340,7 @@ def _is_loss(progress: RankProgress, name: str, value: float) -> bool:
 
 def _is_in_file(progress: RankProgress, key: str, step: int | None) -> bool:
     """Whether a value that is printed came from a file before, so that it would be stored twice. Output that says more than the last
-    steps of the file wins.
-    """
+    steps of the file wins."""
     told = progress.in_files.get(key)
     if told is None:
         return False

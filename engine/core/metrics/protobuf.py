@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Splits a protobuf message, whose format https://protobuf.dev/programming-guides/encoding describes.
-
-    Yields:
-        The number of each field, and a whole number or the bytes of anything else.
-    """
+    """Splits a protobuf message, whose format https://protobuf.dev/programming-guides/encoding describes. Yields the number of each
+    field, and a whole number or the bytes of anything else."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -26,10 +26,8 @@ RECENT = 64
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One value of one metric of one rank.
-
-    `at`: seconds since the epoch; `step`: the rank's step, or None; `value`: None stands for NaN and infinities, which JSON lacks.
-    """
+    """One value of one metric of one rank. `at`: seconds since the epoch; `step`: the rank's step, or None; `value`: None stands for NaN
+    and infinities, which JSON lacks."""
 
     rank: int
     key: str

@@ -18,10 +18,8 @@ _SHORT = {"E": "epoch", "#": "step"}
 
 
 class Table(NamedTuple):
-    """The columns of a table.
-
-    `separator`: a comma, a bar, a tab, or two spaces for any number of blanks. `words`: the names if each is one word.
-    """
+    """The columns of a table. `separator`: a comma, a bar, a tab, or two spaces for any number of blanks. `words`: the names if each is
+    one word."""
 
     columns: tuple[str, ...]
     words: tuple[str, ...]

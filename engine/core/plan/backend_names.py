@@ -11,14 +11,8 @@ _PART = re.compile(r"(?:(?P<device>cpu|cuda):)?(?P<backend>[a-z0-9_]+)\Z")
 
 
 def backends_in(name: str) -> tuple[str, ...]:
-    """The backends that a name is made of, in its order.
-
-    Args:
-        name: as a profile has it, and torch: `gloo`, or `cpu:gloo,cuda:nccl`.
-
-    Raises:
-        ValueError: the name is invalid; the message continues a sentence that begins with it.
-    """
+    """The backends that a name is made of, in its order. `name`: as a profile has it, and torch: `gloo`, or `cpu:gloo,cuda:nccl`. Raises
+    ValueError: the name is invalid; the message continues a sentence that begins with it."""
     parts = [_PART.match(word) for word in name.split(",")]
     matched = [part for part in parts if part is not None]
     devices = [part["device"] for part in matched]

@@ -17,14 +17,8 @@ _FORMS = "a line is a host, with or without its number of ranks: gpu01, gpu01:4 
 
 
 def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
-    """Reads a hostfile.
-
-    Returns:
-        Each host once, in the order of the first lines. `ranks` is None for a host without a count, if no host has several lines.
-
-    Raises:
-        ProfileError: a line is invalid.
-    """
+    """Reads a hostfile. Returns each host once, in the order of the first lines. `ranks` is None for a host without a count, if no host
+    has several lines. Raises ProfileError: a line is invalid."""
     lines: dict[str, list[int]] = {}
     counts: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):

@@ -7,11 +7,8 @@ INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 
 def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
-    """Whether a variable's value selects an interface.
-
-    Args:
-        prefixes: NCCL's format: prefixes of names, `=eth0` for a complete name, `^docker,lo` for all others. Gloo takes names.
-    """
+    """Whether a variable's value selects an interface. `prefixes`: NCCL's format: prefixes of names, `=eth0` for a complete name,
+    `^docker,lo` for all others. Gloo takes names."""
     if not prefixes:
         return name in wanted.split(",")
     others, exact = wanted.startswith("^"), wanted.lstrip("^").startswith("=")

@@ -137,11 +137,8 @@ def count_of(text: str) -> int | None:
 
 
 def complete(slots: Iterable[Slots], ranks_per_node: int | Literal["auto"]) -> tuple[Slots, ...]:
-    """Fills in missing counts, and checks the nodes of a layout together.
-
-    Raises:
-        LayoutError: a node appears twice, this machine appears by a local name together with others, or there are too many nodes.
-    """
+    """Fills in missing counts, and checks the nodes of a layout together. Raises LayoutError: a node appears twice, this machine appears
+    by a local name together with others, or there are too many nodes."""
     default = None if ranks_per_node == "auto" else ranks_per_node
     found = tuple(slot if slot.ranks else Slots(node=slot.node, ranks=default) for slot in slots)
     _refuse_too_many(len(found))
@@ -177,11 +174,9 @@ def _words(nodes: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _unfolded(word: str) -> list[str]:
-    """Expands a folded name, in the order of its numbers: `gpu[01-02]:8` is `gpu01:8` and `gpu02:8`.
-
-    Only ClusterShell's ranges are used. Its NodeSet expands `rack1[1-12]` to the 102 names from `rack11` to `rack112` (ClusterShell
-    1.10.1), can't count names without expanding them, and takes ten times as long to import.
-    """
+    """Expands a folded name, in the order of its numbers: `gpu[01-02]:8` is `gpu01:8` and `gpu02:8`. Only ClusterShell's ranges are used.
+    Its NodeSet expands `rack1[1-12]` to the 102 names from `rack11` to `rack112` (ClusterShell 1.10.1), can't count names without
+    expanding them, and takes ten times as long to import."""
     text = _FOLD.split(word)
     if len(text) == 1:
         return [word]
@@ -235,14 +230,8 @@ def quoted(word: str) -> str:
 
 
 def place_ranks(counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]) -> tuple[Place, ...]:
-    """Places ranks on nodes.
-
-    Args:
-        order: `block` fills a node before the next one; `cyclic` gives one rank to each node in turn.
-
-    Returns:
-        Every rank's place, by rank. On each node, local ranks increase with ranks.
-    """
+    """Places ranks on nodes. `order`: `block` fills a node before the next one; `cyclic` gives one rank to each node in turn. Returns
+    every rank's place, by rank. On each node, local ranks increase with ranks."""
     if order == "block":
         groups = [group for group, (_, count) in enumerate(counts) for _ in range(count)]
     else:

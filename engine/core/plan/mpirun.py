@@ -44,23 +44,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_name(index: int) -> str:
-    """The name of a node, by its index in the plan, in the arguments of `mpirun`.
-
-    It is not a network name: `mpirun` would resolve it, mistake it for its own machine, or remove its domain. The agents connect to
-    nodes, not `mpirun`.
-    """
+    """The name of a node, by its index in the plan, in the arguments of `mpirun`. It is not a network name: `mpirun` would resolve it,
+    mistake it for its own machine, or remove its domain. The agents connect to nodes, not `mpirun`."""
     return f"rankdeck-{index}" if index else HEAD
 
 
 def mpirun_argv(mpi: Mpi, parts: Sequence[Part], address: str = "") -> list[str]:
-    """The command that starts the program of each part once for each of its ranks.
-
-    More ranks than cores are allowed. On one machine Open MPI then makes waiting ranks yield, so it must know the real number of cores.
-    Ranks are not bound to cores, as with all backends.
-
-    Args:
-        address: at which other nodes reach mpirun's node.
-    """
+    """The command that starts the program of each part once for each of its ranks. More ranks than cores are allowed. On one machine Open
+    MPI then makes waiting ranks yield, so it must know the real number of cores. Ranks are not bound to cores, as with all backends.
+    `address`: at which other nodes reach mpirun's node."""
     match mpi.implementation:
         case "openmpi":
             return _openmpi_argv(mpi, parts)
@@ -131,12 +123,8 @@ def _is_spread(parts: Sequence[Part]) -> bool:
 
 
 def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
-    """Environment variables of `mpirun` and its daemons.
-
-    Args:
-        uid: Uid of the user: Open MPI refuses root unless two variables allow it.
-        spread: whether there are other nodes.
-    """
+    """Environment variables of `mpirun` and its daemons. `uid`: Uid of the user: Open MPI refuses root unless two variables allow it.
+    `spread`: whether there are other nodes."""
     if mpi.implementation == "mpich":
         return {"HYDRA_LAUNCHER_EXTRA_ARGS": LAUNCHER} if spread else {}
     if uid == 0:

@@ -95,12 +95,9 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch.
-
-    `launch`, `layout`, `rank`, `metrics`, `health`: sections of the profile, with the Python, folder and `warm` that were found for them.
-    `env`: the profile's variables for every rank; `env_defaults`: variables that apply unless the node's own environment sets them;
-    `rank_environment` adds those that differ between ranks.
-    """
+    """One launch. `launch`, `layout`, `rank`, `metrics`, `health`: sections of the profile, with the Python, folder and `warm` that were
+    found for them. `env`: the profile's variables for every rank; `env_defaults`: variables that apply unless the node's own environment
+    sets them; `rank_environment` adds those that differ between ranks."""
 
     name: str
     description: str

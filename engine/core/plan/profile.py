@@ -49,10 +49,9 @@ BIND_WORDS: dict[Bind, str] = {
 
 
 class SlurmJob(Section, frozen=True, kw_only=True):
-    """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
-    `spares`: nodes that the job has besides, in place of those that fail.
-    `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it. `on_limit`: whether it goes on in another job.
-    """
+    """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`. `spares`:
+    nodes that the job has besides, in place of those that fail. `warn`: seconds before the job's time limit at which its run is stopped;
+    0: Slurm ends it. `on_limit`: whether it goes on in another job."""
 
     nodes: int = 1
     ranks_per_node: int | None = None
@@ -72,9 +71,8 @@ class SlurmJob(Section, frozen=True, kw_only=True):
 
 
 class PbsJob(Section, frozen=True, kw_only=True):
-    """`[layout.pbs]`: a job of PBS that rankdeck submits. `ncpus` and `ngpus`: of each node; None: a CPU for each rank. `warn` and `on_limit`:
-    as of `SlurmJob`.
-    """
+    """`[layout.pbs]`: a job of PBS that rankdeck submits. `ncpus` and `ngpus`: of each node; None: a CPU for each rank. `warn` and
+    `on_limit`: as of `SlurmJob`."""
 
     nodes: int = 1
     ranks_per_node: int | None = None

@@ -58,11 +58,8 @@ def parsed_toml(text: str, *, file: str) -> tuple[dict[str, Any], Places]:
 def profile_with_overrides(
     data: dict[str, Any], places: Places, overrides: Sequence[str] = (), choices: Choices | None = None
 ) -> Profile:
-    """Checks a document that is already parsed, after the overrides of the command line.
-
-    Args:
-        places: Places of the keys; learns which keys an override has set.
-    """
+    """Checks a document that is already parsed, after the overrides of the command line. `places`: Places of the keys; learns which keys
+    an override has set."""
     for word in overrides:
         path = _apply_override(data, word)
         places.overridden[path] = printable(f"--set {'.'.join(path)}")

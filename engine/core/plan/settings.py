@@ -62,11 +62,8 @@ def launched_settings(profile: Profile, plan: LaunchPlan) -> Settings:
 
 
 def arguments_of(words: list[str]) -> dict[str, str]:
-    """The arguments of a program by option: `--lr 1e-3` and `--lr=1e-3` are the same.
-
-    A word that follows an option counts as its value unless it begins with a dash and is no number. An option that occurs again has all
-    its values, separated by blanks.
-    """
+    """The arguments of a program by option: `--lr 1e-3` and `--lr=1e-3` are the same. A word that follows an option counts as its value
+    unless it begins with a dash and is no number. An option that occurs again has all its values, separated by blanks."""
     found: dict[str, list[str]] = {}
     option, plain = "", 0
     for word in words:

@@ -38,11 +38,9 @@ _LOGIN = re.compile(
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties that a process hands down to its children, besides its folder.
-
-    `environ`: its variables; `limits`: soft and hard, by number; `cgroups`: the text of `/proc/self/cgroup`; `namespaces`: their
-    identities; `code`: version of rankdeck and time of its newest file.
-    """
+    """Properties that a process hands down to its children, besides its folder. `environ`: its variables; `limits`: soft and hard, by
+    number; `cgroups`: the text of `/proc/self/cgroup`; `namespaces`: their identities; `code`: version of rankdeck and time of its newest
+    file."""
 
     environ: Mapping[str, str]
     limits: tuple[tuple[int, int], ...] = ()

@@ -19,11 +19,8 @@ def _dotted(text: str) -> tuple[str, ...]:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Maps every key path of a valid TOML text to its line, counted from 1.
-
-    Returns:
-        For `[layout]` and `nodes = …` below it: `("layout",)` and `("layout", "nodes")`.
-    """
+    """Maps every key path of a valid TOML text to its line, counted from 1. Returns for `[layout]` and `nodes = …` below it:
+    `("layout",)` and `("layout", "nodes")`."""
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     depth = 0

@@ -12,11 +12,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class OpenNode(Action, frozen=True, kw_only=True):
-    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp.
-
-    `patience`: seconds from now after which the node is given up. None: at the first failure if its agent never answered, else 30 s
-    after the lease of its ranks (`RECONNECT_MARGIN`). If the node is already being connected, only the patience changes.
-    """
+    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp. `patience`: seconds from now
+    after which the node is given up. None: at the first failure if its agent never answered, else 30 s after the lease of its ranks
+    (`RECONNECT_MARGIN`). If the node is already being connected, only the patience changes."""
 
     node: str
     patience: float | None = None
@@ -69,9 +67,7 @@ class SignalRank(Action, frozen=True, kw_only=True):
 
 class ClearNode(Action, frozen=True, kw_only=True):
     """End all remaining processes of an attempt on a node: its store, and children that left their rank's group. Answer: NodeCleared.
-
-    `at_once`: do not wait until the output of its ranks is stored.
-    """
+    `at_once`: do not wait until the output of its ranks is stored."""
 
     node: str
     attempt: int

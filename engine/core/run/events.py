@@ -141,20 +141,16 @@ class NodeWarned(NodeEvent, frozen=True, kw_only=True):
 
 
 class ModulesImported(NodeEvent, frozen=True, kw_only=True):
-    """The template of a node has imported these modules, each in so many seconds, and forks ranks.
-
-    `earlier`: they were imported before the launch, by a standby, so that nothing waited for them.
-    """
+    """The template of a node has imported these modules, each in so many seconds, and forks ranks. `earlier`: they were imported before
+    the launch, by a standby, so that nothing waited for them."""
 
     modules: tuple[tuple[str, float], ...]
     earlier: bool = False
 
 
 class ScriptImported(AttemptEvent, frozen=True, kw_only=True):
-    """Rank 0 has imported these modules itself, each in so many seconds, before its process group was made.
-
-    `preload`: value of `launch.preload` with which the next launch shares them; empty: nothing would be gained.
-    """
+    """Rank 0 has imported these modules itself, each in so many seconds, before its process group was made. `preload`: value of
+    `launch.preload` with which the next launch shares them; empty: nothing would be gained."""
 
     modules: tuple[tuple[str, float], ...]
     preload: tuple[str, ...] = ()
@@ -172,11 +168,8 @@ class NodeClosed(NodeEvent, frozen=True, kw_only=True):
 
 
 class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
-    """The store of an attempt listens.
-
-    `address`: where all other nodes reach the store's node. `interfaces`: the network interface that each node uses for that,
-    as `(node, name)`; empty if all ranks are on this machine.
-    """
+    """The store of an attempt listens. `address`: where all other nodes reach the store's node. `interfaces`: the network interface that
+    each node uses for that, as `(node, name)`; empty if all ranks are on this machine."""
 
     node: str
     port: int
@@ -185,10 +178,8 @@ class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
 
 
 class StoreLost(AttemptEvent, frozen=True, kw_only=True):
-    """The store of an attempt ended, or could not be opened.
-
-    `reason`: why, with the last line of the store's output. `status`: of its process; None: unknown. `advice`: the next step.
-    """
+    """The store of an attempt ended, or could not be opened. `reason`: why, with the last line of the store's output. `status`: of its
+    process; None: unknown. `advice`: the next step."""
 
     reason: str
     status: int | None = None
@@ -266,10 +257,8 @@ NanPolicy = Literal["ignore", "hold", "stop"]
 
 
 class HealthNoticed(AttemptEvent, frozen=True, kw_only=True):
-    """Ranks hang, lag or go on, or a curve goes wrong.
-
-    `kind`: see `metrics.health.Kind`. `policy`: what follows, if the loss of a rank is not finite: `launch.on_nan`.
-    """
+    """Ranks hang, lag or go on, or a curve goes wrong. `kind`: see `metrics.health.Kind`. `policy`: what follows, if the loss of a rank
+    is not finite: `launch.on_nan`."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -286,11 +275,8 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 
 class RestartRequested(Event, frozen=True, kw_only=True):
-    """A user asks for a restart.
-
-    `scope`: `all` is a new attempt of all ranks; `smallest` starts only the dead ranks if that is possible. `attempt` and
-    `generation`: those that the user saw, or None. A request about an earlier one is refused: it could end a healthy run.
-    """
+    """A user asks for a restart. `scope`: `all` is a new attempt of all ranks; `smallest` starts only the dead ranks if that is possible.
+    `attempt` and `generation`: those that the user saw, or None. A request about an earlier one is refused: it could end a healthy run."""
 
     by: str
     scope: Scope = "smallest"
@@ -299,10 +285,8 @@ class RestartRequested(Event, frozen=True, kw_only=True):
 
 
 class KillRequested(Event, frozen=True, kw_only=True):
-    """A user sends a signal to one rank.
-
-    `pid`: the process that the user saw, or None. If another process has replaced it, the request is refused.
-    """
+    """A user sends a signal to one rank. `pid`: the process that the user saw, or None. If another process has replaced it, the request
+    is refused."""
 
     by: str
     rank: int

@@ -42,10 +42,8 @@ def with_cause(state: st.RunState, phase: st.Stopping) -> st.Stopping:
 
 
 def _wants_replacement(state: st.RunState, rank: int, phase: st.Done) -> bool:
-    """Whether a rank ended to be replaced in the current rejoin, which needs no decision of the user.
-
-    Besides the exit status, its process must be older than the new generation, and must not have joined it.
-    """
+    """Whether a rank ended to be replaced in the current rejoin, which needs no decision of the user. Besides the exit status, its
+    process must be older than the new generation, and must not have joined it."""
     is_left_behind = state.generation_of(rank) < state.generation and rank not in state.joined
     return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_uncounted(state)
 
@@ -60,10 +58,8 @@ def _rejoin_uncounted(state: st.RunState, at: float) -> Step:
 
 
 def may_fall_back(state: st.RunState) -> bool:
-    """Whether the root cause is a process group that could not be set up, and the profile has a fallback.
-
-    A rank that was killed, or that only lost its connection to others, does not trigger the fallback.
-    """
+    """Whether the root cause is a process group that could not be set up, and the profile has a fallback. A rank that was killed, or that
+    only lost its connection to others, does not trigger the fallback."""
     cause = root_cause(state)
     if cause is None or not state.fallback or state.joined or state.generation:
         return False
@@ -86,10 +82,8 @@ def _follow_policy(state: st.RunState, rank: int, phase: st.Done | st.Gone, reas
 
 
 def _why_it_would_fail_again(state: st.RunState, phase: st.Done | st.Gone) -> str:
-    """Why the same run would fail again; empty if it may succeed, or nothing certain is known.
-
-    That is so if the root cause is certain and does not heal by itself, or if two attempts raised an exception at the same place after the same step.
-    """
+    """Why the same run would fail again; empty if it may succeed, or nothing certain is known. That is so if the root cause is certain
+    and does not heal by itself, or if two attempts raised an exception at the same place after the same step."""
     if state.restart_when == "always" or not isinstance(phase, st.Done) or phase.secondary:
         return ""
     if not phase.no_retry and phase.place and state.failed_at == (phase.place, phase.step):

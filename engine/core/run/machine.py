@@ -131,10 +131,8 @@ def replay(events: Iterable[AnyEvent]) -> st.RunState | None:
 
 
 def states(events: Iterable[AnyEvent]) -> Iterator[tuple[AnyEvent, st.RunState | None, st.RunState]]:
-    """Each event of a journal with the state before it (None for the first) and the state after it.
-
-    An event at which this fails is left out: maybe another version of rankdeck wrote it, and without it the run can at least be stopped.
-    """
+    """Each event of a journal with the state before it (None for the first) and the state after it. An event at which this fails is left
+    out: maybe another version of rankdeck wrote it, and without it the run can at least be stopped."""
     before: st.RunState | None = None
     for event in events:
         if isinstance(event, ev.RunLaunched):

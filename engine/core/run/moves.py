@@ -64,10 +64,8 @@ def up_nodes(state: st.RunState) -> list[st.Node]:
 
 
 def any_rank(state: st.RunState, kind: type[st.Pending | st.Alive]) -> bool:
-    """Whether any rank is in this phase.
-
-    Called for each of thousands of ranks. Ranks start and end roughly in order, so the search begins at the last one.
-    """
+    """Whether any rank is in this phase. Called for each of thousands of ranks. Ranks start and end roughly in order, so the search
+    begins at the last one."""
     return kind in map(type, reversed(state.ranks))
 
 
@@ -129,11 +127,7 @@ def _fall_back(state: st.RunState) -> st.RunState:
 
 
 def spawn(state: st.RunState, node: st.Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:
-    """Starts the pending ranks of a node.
-
-    Args:
-        among: only these ranks; None: all pending ones.
-    """
+    """Starts the pending ranks of a node. `among`: only these ranks; None: all pending ones."""
     waiting = tuple(
         rank for rank in node.ranks if isinstance(state.ranks[rank], st.Pending) and (among is None or rank in among)
     )
@@ -161,12 +155,8 @@ def reach_soon(state: st.RunState) -> tuple[AnyAction, ...]:
 def stop(
     state: st.RunState, then: st.Outcome | st.Restart, at: float, *, at_once: bool = False, cause: str = ""
 ) -> Step:
-    """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting.
-
-    Args:
-        at_once: send SIGKILL at once instead of walking the stop ladder.
-        cause: see `Stopping`.
-    """
+    """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting. `at_once`: send
+    SIGKILL at once instead of walking the stop ladder. `cause`: see `Stopping`."""
     if not any_rank(state, st.Alive):
         return clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in up_nodes(state))

@@ -52,10 +52,8 @@ def is_forming(state: st.RunState) -> bool:
 
 
 def patience(state: st.RunState) -> float | None:
-    """Seconds that ranks may stay as they are in a rejoin, or None where nothing limits that.
-
-    A rank that does not wait is busy with its script, which may take any time.
-    """
+    """Seconds that ranks may stay as they are in a rejoin, or None where nothing limits that. A rank that does not wait is busy with its
+    script, which may take any time."""
     if not isinstance(state.phase, st.Starting | st.Running) or not is_forming(state):
         return None
     if state.nodes[0].link != "up":

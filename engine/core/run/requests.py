@@ -20,10 +20,8 @@ retries. After another failure, a new request counts immediately."""
 
 
 def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
-    """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first.
-
-    A run that holds has failed, whoever ends it, unless it holds because a user has killed a rank.
-    """
+    """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first. A run that holds has
+    failed, whoever ends it, unless it holds because a user has killed a rank."""
     outcome = st.Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
     match state.phase:
         case st.Opening():

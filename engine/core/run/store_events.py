@@ -32,11 +32,9 @@ NO_STORE = 70
 
 
 def store_lost(state: st.RunState, event: ev.StoreLost) -> Step:
-    """Decides what follows when the store ends or can't start: the run fails, all ranks start again, or the loss is only noted.
-
-    Ranks that have joined no longer need the store and keep running; for those that have not, see `store_missed`. Ranks that are about to
-    rejoin can't meet without it, so all start again as the next attempt.
-    """
+    """Decides what follows when the store ends or can't start: the run fails, all ranks start again, or the loss is only noted. Ranks
+    that have joined no longer need the store and keep running; for those that have not, see `store_missed`. Ranks that are about to
+    rejoin can't meet without it, so all start again as the next attempt."""
     trouble = f"{event.reason}; {event.advice}" if event.advice else event.reason
     match state.phase:
         case st.Starting() if state.store_port is None:

@@ -61,11 +61,8 @@ def metric_names(entries: Sequence[HistoryEntry]) -> list[str]:
 
 
 def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = False) -> list[HistoryEntry]:
-    """The entries in an order. Those without a value come last, also in reverse.
-
-    Args:
-        key: one of `SORT_KEYS`, or a metric, whose lowest value comes first.
-    """
+    """The entries in an order. Those without a value come last, also in reverse. `key`: one of `SORT_KEYS`, or a metric, whose lowest
+    value comes first."""
     value = _KEYS.get(key) or (lambda entry: value_of(entry, key))
     known = [(found, entry) for entry in entries if (found := value(entry)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=reverse)

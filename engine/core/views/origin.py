@@ -26,10 +26,8 @@ MAX_VALUE = 2000
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The git repository of the working directory when ranks started there.
-
-    `changed`: files that differ from the commit; `untracked`: files that git does not know. `is_cut`: more is changed than was stored.
-    """
+    """The git repository of the working directory when ranks started there. `changed`: files that differ from the commit; `untracked`:
+    files that git does not know. `is_cut`: more is changed than was stored."""
 
     root: str
     commit: str = ""
@@ -51,11 +49,9 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """`origin.json`.
-
-    `versions`: of rankdeck, Python, torch and other packages found. `environment`: the supervisor's, which ranks on this machine
-    inherit; secrets are hidden. `script`: beginning of the SHA-256 of the script; empty: no script, or it can't be read here.
-    """
+    """`origin.json`. `versions`: of rankdeck, Python, torch and other packages found. `environment`: the supervisor's, which ranks on
+    this machine inherit; secrets are hidden. `script`: beginning of the SHA-256 of the script; empty: no script, or it can't be read
+    here."""
 
     at: float
     host: str

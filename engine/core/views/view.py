@@ -202,9 +202,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag="update", tag_field=
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `rankdeck ps`. `reachable`: its supervisor answers, or the run has ended and needs none. `host`: the supervisor's.
-
-    `elsewhere`: that is another host with the same home. The run can be reached only there.
-    """
+    `elsewhere`: that is another host with the same home. The run can be reached only there."""
 
     run: str
     name: str

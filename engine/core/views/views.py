@@ -49,11 +49,8 @@ def rank_views(
     health: Mapping[int, RankHealth] = MappingProxyType({}),
     processes: Mapping[int, ProcessUse] = MappingProxyType({}),
 ) -> list[RankView]:
-    """Ranks of the current attempt.
-
-    gpus: how ranks use their GPUs, of those where it is known now.
-    processes: what the processes of ranks use, of those where it is known now.
-    """
+    """Ranks of the current attempt. gpus: how ranks use their GPUs, of those where it is known now. processes: what the processes of
+    ranks use, of those where it is known now."""
     waits = _waiting_note(state)
     return [
         _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
@@ -177,11 +174,7 @@ def run_view(
     waits: tuple[Wait, ...] = (),
     stall: StallView | None = None,
 ) -> RunView:
-    """The run as a whole.
-
-    tails: the end of stderr of ranks that failed, for the explanation.
-    stall: which ranks hang.
-    """
+    """The run as a whole. tails: the end of stderr of ranks that failed, for the explanation. stall: which ranks hang."""
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved, unit = newest_checkpoint(progress), _unit(progress)
     losses = [one.loss for one in progress if one.loss is not None]
@@ -247,9 +240,7 @@ def _unit(progress: Sequence[RankProgress]) -> str:
 
 def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallView | None) -> float | None:
     """The throughput of the run: the sum over its ranks, or their mean for iterations, which all ranks do together. Units per second.
-
-    None while ranks wait for a rejoin.
-    """
+    None while ranks wait for a rejoin."""
     if _rejoins(state):
         return None
     stalled = set(stall.ranks) if stall is not None else ()

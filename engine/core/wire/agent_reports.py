@@ -36,10 +36,9 @@ class RankListed(msgspec.Struct, frozen=True, kw_only=True):
 
 class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
-
-    `torch`: version of the torch that its Python finds; empty: unknown. `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
-    `processes`: how many more processes and threads its user may start. None: no limit is known. `ends_with`: the login that ends it.
-    """
+    `torch`: version of the torch that its Python finds; empty: unknown. `shared`: it sees the run's folder. `state`: where files that
+    outlive a run go on its node. `open_files`: how many files it may open. `processes`: how many more processes and threads its user may
+    start. None: no limit is known. `ends_with`: the login that ends it."""
 
     pid: Number
     warden: Number = 0
@@ -79,11 +78,9 @@ class SpawnReported(RankMessage, frozen=True, kw_only=True, tag="spawned"):
 
 
 class EndReported(RankMessage, frozen=True, kw_only=True, tag="ended"):
-    """A rank's process ended: its exit code, or minus the signal. `reason`: why it could not be started.
-
-    `errors` and `numbers`: the end of its stderr and metrics, where the agent relays them and not all may be stored yet.
-    `by_itself`: it was ending before the agent told the ranks of the attempt to stop.
-    """
+    """A rank's process ended: its exit code, or minus the signal. `reason`: why it could not be started. `errors` and `numbers`: the end
+    of its stderr and metrics, where the agent relays them and not all may be stored yet. `by_itself`: it was ending before the agent told
+    the ranks of the attempt to stop."""
 
     status: Number
     reason: str = ""
@@ -187,10 +184,8 @@ class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
 
 
 class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):
-    """A template forks its first process: what it has imported, in seconds, and what it left out, with the reason.
-
-    `earlier`: it had imported everything before the request came.
-    """
+    """A template forks its first process: what it has imported, in seconds, and what it left out, with the reason. `earlier`: it had
+    imported everything before the request came."""
 
     modules: tuple[tuple[str, float], ...]
     left_out: tuple[tuple[str, str], ...] = ()
@@ -277,11 +272,8 @@ AnyReport = (
 
 
 def read_report(message: object) -> AnyReport | None:
-    """A frame from an agent, or None if this supervisor does not know its type.
-
-    Raises:
-        ValueError: it is invalid; the text names the field.
-    """
+    """A frame from an agent, or None if this supervisor does not know its type. Raises ValueError: it is invalid; the text names the
+    field."""
     if not isinstance(message, dict) or not isinstance(tag := message.get("type"), str):
         raise ValueError("it is not an object with a type")
     if (kind := _KINDS.get(tag)) is None:

@@ -69,10 +69,8 @@ class InstallLibrary(Request, frozen=True, kw_only=True, tag="library"):
 
 class ProcessRequest(Request, frozen=True, kw_only=True):
     """Start processes. `env` overrides the node's environment, which overrides `env_defaults`; `library` goes on PYTHONPATH.
-
-    `library_path`: a folder for LD_LIBRARY_PATH, and links to make in one. `warm`: fork them from a template. `preload`: modules that
-    the template imports besides torch.
-    """
+    `library_path`: a folder for LD_LIBRARY_PATH, and links to make in one. `warm`: fork them from a template. `preload`: modules that the
+    template imports besides torch."""
 
     env: dict[str, str]
     env_defaults: dict[str, str]
@@ -114,11 +112,9 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own.
-
-    `unset`: variables of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores. `begins`:
-    where its output goes on in each of its files, after that of a process on another node; empty: at the beginning.
-    """
+    """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own. `unset`: variables
+    of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores. `begins`: where its output goes
+    on in each of its files, after that of a process on another node; empty: at the beginning."""
 
     rank: int
     generation: int

@@ -74,10 +74,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """The supervisor does not serve this client, or can't do what it asks.
-
-    `defect`: an error of the supervisor itself. `version`: the supervisor's, if it speaks another protocol than the client.
-    """
+    """The supervisor does not serve this client, or can't do what it asks. `defect`: an error of the supervisor itself. `version`: the
+    supervisor's, if it speaks another protocol than the client."""
 
     reason: str
     defect: bool = False
@@ -85,11 +83,9 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
-    """The answer to a request. `done`: False if it was ignored; `text` has the reason.
-
-    `ending`: the request came after the run's last event; the next supervisor may accept it. `early`: the rank is about to start;
-    the same request may be accepted then. `refused`: the request is not carried out; else it is already under way.
-    """
+    """The answer to a request. `done`: False if it was ignored; `text` has the reason. `ending`: the request came after the run's last
+    event; the next supervisor may accept it. `early`: the rank is about to start; the same request may be accepted then. `refused`: the
+    request is not carried out; else it is already under way."""
 
     text: str
     done: bool

@@ -15,11 +15,8 @@ _owns = False
 
 
 def load() -> None:
-    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it.
-
-    Raises:
-        RuntimeError: mpi4py or the MPI library is missing, supports only one thread, or is not that of mpirun.
-    """
+    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. Raises RuntimeError: mpi4py or the
+    MPI library is missing, supports only one thread, or is not that of mpirun."""
     global _owns
     try:
         import mpi4py
@@ -59,14 +56,8 @@ def is_ours() -> bool:
 
 
 def check_world(size: int, environment: Mapping[str, str], library: str) -> None:
-    """Detects ranks that do not see one another.
-
-    Args:
-        environment: has the number of ranks that the launcher has started.
-
-    Raises:
-        RuntimeError: the numbers differ.
-    """
+    """Detects ranks that do not see one another. `environment`: has the number of ranks that the launcher has started. Raises
+    RuntimeError: the numbers differ."""
     for name in _LAUNCHERS:
         started = environment.get(name, "")
         if started.isdigit() and int(started) != size:

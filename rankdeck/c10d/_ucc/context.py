@@ -92,12 +92,7 @@ class Context:
 
 
 class Team:
-    """A UCC team: some of the context's processes.
-
-    Raises:
-        MissingError: processes are missing.
-        UccError: from UCC.
-    """
+    """A UCC team: some of the context's processes. Raises MissingError: processes are missing. Raises UccError: from UCC."""
 
     def __init__(self, context: Context, number: int, rank: int, size: int, exchange: Exchange) -> None:
         self.context, self.rank, self.size = context, rank, size
@@ -136,12 +131,8 @@ class Team:
         return Call(self, make_arguments(coll_type, **arguments))
 
     def run(self, coll_type: int, **arguments: object) -> None:
-        """Runs a collective for which all ranks are ready.
-
-        Raises:
-            NotHereError: `is_over` returned True before it was done.
-            UccError: it has failed.
-        """
+        """Runs a collective for which all ranks are ready. Raises NotHereError: `is_over` returned True before it was done. Raises
+        UccError: it has failed."""
         call = None
         try:
             call = self.call(coll_type, **arguments)
@@ -166,11 +157,7 @@ class Team:
 
 
 class Call:
-    """A collective in progress.
-
-    Args:
-        is_persistent: whether `post` starts it, any number of times.
-    """
+    """A collective in progress. `is_persistent`: whether `post` starts it, any number of times."""
 
     def __init__(self, team: Team, arguments: api.CollArgs, is_persistent: bool = False) -> None:
         self._context, self._arguments, self._is_persistent = team.context, arguments, is_persistent

@@ -29,12 +29,8 @@ class MissingError(Exception):
 
 
 class Exchange:
-    """All-gathers among the ranks of a group, in the order of the calls.
-
-    Args:
-        store: torch's, with the group's prefix.
-        deadline: on the monotonic clock.
-    """
+    """All-gathers among the ranks of a group, in the order of the calls. `store`: torch's, with the group's prefix. `deadline`: on the
+    monotonic clock."""
 
     def __init__(self, store: Any, rank: int, size: int, deadline: float) -> None:
         self._store, self._rank, self._size, self.deadline = store, rank, size, deadline

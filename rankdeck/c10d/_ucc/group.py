@@ -76,11 +76,8 @@ class ProcessGroup(_group.ProcessGroup):
 
 
 class _Message:
-    """A transfer over UCX, which fails if the process at its other end is gone; methods: see `_work.Request`.
-
-    Args:
-        rank: at the other end; None: any rank, and the end of each process fails it.
-    """
+    """A transfer over UCX, which fails if the process at its other end is gone; methods: see `_work.Request`. `rank`: at the other end;
+    None: any rank, and the end of each process fails it."""
 
     def __init__(self, transfer: Transfer, peers: Peers, rank: int | None) -> None:
         self._transfer, self._peers, self._rank = transfer, peers, rank

@@ -64,7 +64,7 @@ class Library:
 
 
 def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
-    """Returns names of the library to try, in order; `prefix`: of the Python environment, where conda installs libraries."""
+    """Returns names of the library to try, in order; conda installs libraries below `prefix`."""
     if environment.get(VARIABLE):
         return [environment[VARIABLE]]
     hpcx = [environment.get("HPCX_UCC_DIR") or "", HPCX]
@@ -73,11 +73,7 @@ def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
 
 
 def load() -> Library:
-    """Loads the library.
-
-    Raises:
-        LibraryError: it is missing, lacks a component, or has an unsupported version.
-    """
+    """Loads the library. Raises LibraryError: it is missing, lacks a component, or has an unsupported version."""
     for name, value in {**_SETTINGS, **network(os.environ)}.items():
         os.environ.setdefault(name, value)
     trouble = None
@@ -105,10 +101,8 @@ def load() -> Library:
 
 
 def network(environment: Mapping[str, str], ports: str = _PORTS) -> dict[str, str]:
-    """Returns settings that keep UCX (1.23) from interfaces that do not reach other nodes: it uses all that have an address.
-
-    Empty if there is InfiniBand or RoCE, which UCX prefers: a list of devices would have to contain those too.
-    """
+    """Returns settings that keep UCX (1.23) from interfaces that do not reach other nodes: it uses all that have an address. Empty if
+    there is InfiniBand or RoCE, which UCX prefers: a list of devices would have to contain those too."""
     if not environment.get(INTERFACE) or any(_is_active(port) for port in iglob(ports)):
         return {}
     return {"UCX_NET_DEVICES": environment[INTERFACE]}

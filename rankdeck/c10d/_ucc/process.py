@@ -148,12 +148,8 @@ _starting = threading.Lock()
 
 
 def join() -> Process:
-    """Returns this process's state, which the first call creates.
-
-    Raises:
-        LibraryError: UCC can't be loaded.
-        RuntimeError: this process was forked from a rank.
-    """
+    """Returns this process's state, which the first call creates. Raises LibraryError: UCC can't be loaded. Raises RuntimeError: this
+    process was forked from a rank."""
     global _process
     if _process is not None and _process._pid != os.getpid():
         raise RuntimeError("this process was forked from a rank, and can't be one itself: start it with spawn")

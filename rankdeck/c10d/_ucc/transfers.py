@@ -83,12 +83,7 @@ class TransferError(RuntimeError):
 
 
 class Transfers:
-    """Transfers between the processes of a context.
-
-    Raises:
-        MissingError: processes are missing.
-        TransferError: from UCX.
-    """
+    """Transfers between the processes of a context. Raises MissingError: processes are missing. Raises TransferError: from UCX."""
 
     def __init__(self, library: Library, rank: int, exchange: Exchange, lock: threading.Lock) -> None:
         self._functions = functions = ctypes.CDLL(_LIBRARY)
@@ -111,12 +106,7 @@ class Transfers:
         self._addresses = exchange.all_gather(mine)
 
     def send(self, tensor: torch.Tensor, member: int, group: int, rank: int, tag: int) -> Transfer:
-        """Starts to send contiguous memory.
-
-        Args:
-            member: the receiver's rank in the context.
-            group: number of the group.
-        """
+        """Starts to send contiguous memory. `member`: the receiver's rank in the context. `group`: number of the group."""
         with self._lock:
             endpoint = self._endpoint(member)
             pointer = self._functions.ucp_tag_send_nbx(
@@ -125,12 +115,7 @@ class Transfers:
         return Transfer(self, pointer, _size(tensor), is_receive=False)
 
     def receive(self, tensor: torch.Tensor, group: int, rank: int | None, tag: int) -> Transfer:
-        """Starts to receive into contiguous memory.
-
-        Args:
-            group: number of the group.
-            rank: Rank of the sender in the group; None: any.
-        """
+        """Starts to receive into contiguous memory. `group`: number of the group. `rank`: Rank of the sender in the group; None: any."""
         everything = (1 << 64) - 1
         mask = everything if rank is not None else everything & ~((_WORLDS - 1) * _TAGS)
         with self._lock:
@@ -153,11 +138,7 @@ class Transfers:
 
 
 class Transfer:
-    """A message in progress.
-
-    Args:
-        pointer: UCX's request, or the negative number of an error.
-    """
+    """A message in progress. `pointer`: UCX's request, or the negative number of an error."""
 
     def __init__(self, transfers: Transfers, pointer: int | None, size: int, is_receive: bool) -> None:
         self._transfers, self._size, self._is_receive = transfers, size, is_receive
