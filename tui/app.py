@@ -19,7 +19,6 @@ import msgspec
 from textual import events, work
 from textual.actions import ActionParseResult
 from textual.app import App
-from textual.binding import BindingType
 from textual.color import Color
 from textual.command import CommandPalette, Provider
 from textual.driver import Driver
@@ -105,7 +104,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     CSS_PATH = "rankdeck.tcss"
     TITLE = "rankdeck"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app")]
+    BINDINGS = bindings("app")
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
 
     def __init__(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.keys import key_to_character
 
 TABLE = Path(__file__).with_name("keys.tsv")
@@ -137,17 +137,10 @@ def keys_of(where: str, keymap: Mapping[str, str] = MappingProxyType({})) -> tup
     return tuple(rebound(key, keymap) for key in KEYS if key.where == where)
 
 
-def bindings(where: str) -> list[Binding]:
-    """The keys of one place, as Textual binds them."""
+def bindings(*places: str) -> list[BindingType]:
+    """The keys of some places, as Textual binds them."""
     return [
-        Binding(
-            key.keys,
-            key.action,
-            key.label,
-            show=key.footer,
-            key_display=key.first,
-            tooltip=key.help,
-            id=key.id,
-        )
+        Binding(key.keys, key.action, key.label, show=key.footer, key_display=key.first, tooltip=key.help, id=key.id)
+        for where in places
         for key in keys_of(where)
     ]

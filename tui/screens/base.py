@@ -62,6 +62,9 @@ class DeckScreen(Screen[None]):
     def say(self, text: str, *, error: bool = False) -> None:
         self.deck.say(text, error=error)
 
+    def action_close(self) -> None:
+        self.dismiss()
+
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """An unexpected error ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from engine.core.checks.findings import CHECKS, Begun, Check, Grid
 from engine.core.errors import RankdeckError
@@ -30,7 +28,7 @@ DRAW_SECONDS = 0.15
 class CheckScreen(DeckScreen):
     """The grid of a profile's nodes, and the text of one of its cells."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("check")]
+    BINDINGS = bindings("check")
     AUTO_FOCUS = "#grid"
 
     def __init__(self, profile: Profile) -> None:
@@ -134,7 +132,3 @@ class CheckScreen(DeckScreen):
 
     def _problems(self) -> list[tuple[str, Check]]:
         return [(one.node, one.check) for one in self._grid.in_state("fail", "warn")]
-
-    def action_close(self) -> None:
-        """Goes back; checks that are still running are cancelled."""
-        self.dismiss()

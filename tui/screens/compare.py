@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import ClassVar
 
 from msgspec.structs import replace
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
@@ -35,7 +33,7 @@ MOST_CURVES = 4
 class CompareScreen(DeckScreen):
     """A comparison of runs, oldest first."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare")]
+    BINDINGS = bindings("compare")
     AUTO_FOCUS = "#compared"
 
     def __init__(self, runs: tuple[str, ...]) -> None:
@@ -126,6 +124,3 @@ class CompareScreen(DeckScreen):
         self.remove_class("-chart-only", "-table-only")
         if following:
             self.add_class(following)
-
-    def action_close(self) -> None:
-        self.dismiss()

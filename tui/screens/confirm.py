@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
@@ -23,7 +22,7 @@ class ConfirmScreen(ModalScreen[Answer]):
     """Asks before something is done that can't be undone. `question`: names the target: `Stop run gpt-2nodes?`. `detail`: what happens
     then, exactly."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("confirm")]
+    BINDINGS = bindings("confirm")
     AUTO_FOCUS = "#no"
     ANSWERS: ClassVar[dict[str, Answer]] = {"no": False, "yes": True}
 
@@ -62,7 +61,7 @@ class ConfirmScreen(ModalScreen[Answer]):
 class LeaveScreen(ConfirmScreen):
     """Asks before a form with changes is left. None: save, then leave."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("leave")]
+    BINDINGS = bindings("leave")
     ANSWERS: ClassVar[dict[str, Answer]] = {**ConfirmScreen.ANSWERS, "save": None}
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ class LeaveScreen(ConfirmScreen):
 class NoticeScreen(ModalScreen[None]):
     """Shows an error that must be read: the fact and the next step."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("notice")]
+    BINDINGS = bindings("notice")
 
     def __init__(self, title: str, error: RankdeckError) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class NoticeScreen(ModalScreen[None]):
 class AskScreen(ModalScreen[str | None]):
     """Asks for one line of text, which begins as `value`; `detail` says what happens with it. `empty`: it may be empty."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("ask")]
+    BINDINGS = bindings("ask")
     LINE: ClassVar[type[Input]] = Input
 
     def __init__(self, question: str, value: str, detail: str, *, empty: bool = False) -> None:

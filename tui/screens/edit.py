@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Input, Static
 
@@ -33,7 +30,7 @@ from tui.widgets.text_pane import TextPane
 class EditScreen(DeckScreen):
     """A form."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("edit")]
+    BINDINGS = bindings("edit")
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
         super().__init__()

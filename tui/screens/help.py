@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widgets import Input
 
 from tui.keys import bindings
@@ -21,7 +19,7 @@ from tui.widgets.text_pane import TextPane
 class HelpScreen(DeckScreen):
     """One text that scrolls and can be searched."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("help")]
+    BINDINGS = bindings("help")
     AUTO_FOCUS = "#help"
 
     def __init__(self, here: Collection[str] = ()) -> None:

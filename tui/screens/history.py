@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
 
 import msgspec
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -43,14 +41,14 @@ MOST_NAMED = 8
 class HistoryList(LineList):
     """The runs."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("past")]
+    BINDINGS = bindings("past")
     OPEN = "screen.watch"
 
 
 class HistoryScreen(DeckScreen):
     """A list of runs, and the details of the one under the cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("history")]
+    BINDINGS = bindings("history")
     AUTO_FOCUS = "#history"
 
     def __init__(self) -> None:
@@ -268,9 +266,6 @@ class HistoryScreen(DeckScreen):
         self._marked.clear()
         self.set_focus(self._list)
         self._show()
-
-    def action_close(self) -> None:
-        self.dismiss()
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:

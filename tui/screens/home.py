@@ -6,11 +6,10 @@ import asyncio
 import socket
 import time
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Input
@@ -61,7 +60,7 @@ class FilterLine(Input):
 class HomeScreen(DeckScreen):
     """Profiles, runs, and the plan or the details of the one under the cursor, which begins on `profile`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("home")]
+    BINDINGS = bindings("home")
     AUTO_FOCUS = "#profiles"
 
     def __init__(self, profile: str | None = None) -> None:

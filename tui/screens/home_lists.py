@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 
@@ -32,14 +30,14 @@ FIRST_PROFILE = "quickstart"
 class ProfileList(LineList):
     """The profiles."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("profiles")]
+    BINDINGS = bindings("profiles")
     OPEN = "screen.launch"
 
 
 class RunList(LineList):
     """The runs."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
+    BINDINGS = bindings("runs")
     OPEN = "screen.attach"
 
 

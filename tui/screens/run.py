@@ -6,11 +6,8 @@ terminal delays nothing else. If the connection breaks, the worker attaches agai
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
@@ -46,7 +43,7 @@ FEW = 16
 class RunScreen(DeckScreen):
     """One run. Leaving it leaves the app if it was all that the user asked for."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("run")]
+    BINDINGS = bindings("run")
     AUTO_FOCUS = "#ranks"
 
     def __init__(self, run: str, *, leaves_app: bool = False) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
@@ -19,7 +17,7 @@ from tui.widgets.text_pane import TextPane
 class ScriptScreen(DeckScreen):
     """One text that scrolls."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("script")]
+    BINDINGS = bindings("script")
     AUTO_FOCUS = "#script"
 
     def __init__(self, recipe: str, source: str) -> None:
@@ -36,6 +34,3 @@ class ScriptScreen(DeckScreen):
         title = f"{name}: rankdeck recipes copy {name} train.py copies it as your script"
         source = partial(script_text, self._source, ascii=self.deck.ascii)
         self.query_one(TextPane).show_text(source, title=title)
-
-    def action_close(self) -> None:
-        self.dismiss()

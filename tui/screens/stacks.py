@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 
 from engine.core.errors import RankdeckError
@@ -30,7 +29,7 @@ WAITING = (
 class StacksScreen(DeckScreen):
     """One text that scrolls: the stacks, as lines for people, that `ask` returns, or its RankdeckError."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("stacks")]
+    BINDINGS = bindings("stacks")
     AUTO_FOCUS = "#stacks"
 
     def __init__(self, run: str, ask: Callable[[], Coroutine[Any, Any, list[str]]]) -> None:
@@ -86,6 +85,3 @@ class StacksScreen(DeckScreen):
     def action_again(self) -> None:
         """Takes new stacks; the old ones stay until then."""
         self._take()
-
-    def action_close(self) -> None:
-        self.dismiss()

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -49,7 +48,7 @@ class Columns(NamedTuple):
 class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """Nodes and checks, with a cursor on a cell."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("cells")]
+    BINDINGS = bindings("list", "cells")
 
     HEADINGS = 1
 

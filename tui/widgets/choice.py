@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
@@ -27,7 +25,7 @@ UNSET = "default"
 class Choice(Widget, can_focus=True):
     """Left and right choose. Options that do not fit are hidden, with a sign on that side; the chosen option is always visible."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
+    BINDINGS = bindings("choice")
 
     DEFAULT_CSS = """
     Choice { height: 1; width: 1fr; text-wrap: nowrap; text-overflow: clip; &:focus { background: $block-cursor-blurred-background; } }

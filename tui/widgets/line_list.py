@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -18,7 +17,7 @@ from tui.widgets.line_keys import LineKeys
 class LineList(OptionList, LineKeys, inherit_bindings=False):
     """Entries by id. A subclass binds a key to `OPEN`, the action on the entry under the cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+    BINDINGS = bindings("list")
     OPEN: ClassVar[str]
 
     DEFAULT_CSS = """

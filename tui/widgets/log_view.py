@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -43,7 +42,7 @@ LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
 class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """Shows a log. Its border shows the title, the search, and whether the view follows the end."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
+    BINDINGS = bindings("list", "log")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-view--{part}" for part in PARTS}
 
     wrap: var[bool] = var(False)

@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -39,7 +38,7 @@ class _Piece(NamedTuple):
 class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """Nodes and their ranks, with a cursor on a rank."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("nodes")]
+    BINDINGS = bindings("list", "ranks", "nodes")
 
     COMPONENT_CLASSES: ClassVar[set[str]] = RANK_CELLS | {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}
 

@@ -12,7 +12,6 @@ from typing import ClassVar, cast, get_args
 from msgspec.structs import replace
 from rich.style import Style
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -36,7 +35,7 @@ MOST_SCALED = 512
 class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     """The ranks of a run, with a cursor on one of them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("table")]
+    BINDINGS = bindings("list", "ranks", "table")
 
     HEADINGS = 1
 

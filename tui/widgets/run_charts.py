@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, cast
+from typing import cast
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
@@ -34,7 +33,7 @@ LEAST_PART = 0.02
 class RunCharts(Container, can_focus=True):
     """Charts of the same ranks."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chart")]
+    BINDINGS = bindings("chart")
 
     DEFAULT_CSS = """
     RunCharts { layout: grid; grid-size: 2; }

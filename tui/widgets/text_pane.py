@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -28,7 +26,7 @@ def fitted_title(widget: Widget, text: str, *, ascii: bool) -> Content:
 class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False):
     """Shows the text that a function makes for a width; another width calls it again."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+    BINDINGS = bindings("list")
 
     DEFAULT_CSS = """
     TextPane { padding: 0 1; scrollbar-size: 0 1; scrollbar-gutter: stable; }
