@@ -22,6 +22,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from typing import Any
 
 OK, IN_PROGRESS = 0, 1
 ERROR = -6
@@ -52,75 +53,35 @@ AllgatherCallback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, POI
 RequestCallback = CFUNCTYPE(c_int, c_void_p)
 
 
-class LibParams(Structure):
-    """ucc_lib_params_t"""
-
-    _fields_ = (
-        ("mask", c_uint64),
-        ("thread_mode", c_int),
-        ("coll_types", c_uint64),
-        ("reduction_types", c_uint64),
-        ("sync_type", c_int),
-    )
+def structure(**fields: Any) -> Any:
+    """Returns a structure of C with these fields, in their order."""
+    return type("Fields", (Structure,), {"_fields_": tuple(fields.items())})
 
 
-class Oob(Structure):
-    """ucc_oob_coll_t"""
+# ucc_lib_params_t
+LibParams = structure(mask=c_uint64, thread_mode=c_int, coll_types=c_uint64, reduction_types=c_uint64, sync_type=c_int)
 
-    _fields_ = (
-        ("allgather", AllgatherCallback),
-        ("req_test", RequestCallback),
-        ("req_free", RequestCallback),
-        ("coll_info", c_void_p),
-        ("n_oob_eps", c_uint32),
-        ("oob_ep", c_uint32),
-    )
+# ucc_oob_coll_t
+Oob = structure(
+    allgather=AllgatherCallback, req_test=RequestCallback, req_free=RequestCallback, coll_info=c_void_p, n_oob_eps=c_uint32, oob_ep=c_uint32
+)  # fmt: skip
 
+# ucc_mem_map_params_t
+_MemMapParams = structure(segments=c_void_p, n_segments=c_uint64)
 
-class MemMapParams(Structure):
-    """ucc_mem_map_params_t"""
+# ucc_context_params_t
+ContextParams = structure(
+    mask=c_uint64, type=c_int, sync_type=c_int, oob=Oob, ctx_id=c_uint64, mem_params=_MemMapParams
+)
 
-    _fields_ = (("segments", c_void_p), ("n_segments", c_uint64))
+# ucc_ep_map_t
+_EpMap = structure(type=c_int, ep_num=c_uint64, how=c_uint64 * 2)
 
-
-class ContextParams(Structure):
-    """ucc_context_params_t"""
-
-    _fields_ = (
-        ("mask", c_uint64),
-        ("type", c_int),
-        ("sync_type", c_int),
-        ("oob", Oob),
-        ("ctx_id", c_uint64),
-        ("mem_params", MemMapParams),
-    )
-
-
-class EpMap(Structure):
-    """ucc_ep_map_t"""
-
-    _fields_ = (("type", c_int), ("ep_num", c_uint64), ("how", c_uint64 * 2))
-
-
-class TeamParams(Structure):
-    """ucc_team_params_t"""
-
-    _fields_ = (
-        ("mask", c_uint64),
-        ("flags", c_uint64),
-        ("ordering", c_int),
-        ("outstanding_colls", c_uint64),
-        ("ep", c_uint64),
-        ("ep_list", c_void_p),
-        ("ep_range", c_int),
-        ("team_size", c_uint64),
-        ("sync_type", c_int),
-        ("oob", Oob),
-        ("p2p_conn", c_void_p * 5),
-        ("mem_params", MemMapParams),
-        ("ep_map", EpMap),
-        ("id", c_uint64),
-    )
+# ucc_team_params_t
+TeamParams = structure(
+    mask=c_uint64, flags=c_uint64, ordering=c_int, outstanding_colls=c_uint64, ep=c_uint64, ep_list=c_void_p, ep_range=c_int,
+    team_size=c_uint64, sync_type=c_int, oob=Oob, p2p_conn=c_void_p * 5, mem_params=_MemMapParams, ep_map=_EpMap, id=c_uint64,
+)  # fmt: skip
 
 
 class BufferInfo(Structure):
@@ -132,54 +93,22 @@ class BufferInfo(Structure):
 class BufferInfoV(Structure):
     """ucc_coll_buffer_info_v_t"""
 
-    _fields_ = (
-        ("buffer", c_void_p),
-        ("counts", c_void_p),
-        ("displacements", c_void_p),
-        ("datatype", c_uint64),
-        ("mem_type", c_int),
-    )
+    _fields_ = (*((name, c_void_p) for name in ("buffer", "counts", "displacements")), ("datatype", c_uint64), ("mem_type", c_int))  # fmt: skip
 
 
-class Buffer(Union):
-    """Source or destination of a collective."""
-
+class _Buffer(Union):
     _fields_ = (("info", BufferInfo), ("info_v", BufferInfoV))
 
 
-class Callback(Structure):
-    """ucc_coll_callback_t"""
+# ucc_coll_callback_t, and a subset of a team's ranks
+_Callback = structure(function=c_void_p, data=c_void_p)
+_ActiveSet = structure(start=c_uint64, stride=c_int64, size=c_uint64)
 
-    _fields_ = (("function", c_void_p), ("data", c_void_p))
-
-
-class ActiveSet(Structure):
-    """A subset of a team's ranks."""
-
-    _fields_ = (("start", c_uint64), ("stride", c_int64), ("size", c_uint64))
-
-
-class CollArgs(Structure):
-    """ucc_coll_args_t"""
-
-    _fields_ = (
-        ("mask", c_uint64),
-        ("coll_type", c_int),
-        ("src", Buffer),
-        ("dst", Buffer),
-        ("op", c_int),
-        ("flags", c_uint64),
-        ("root", c_uint64),
-        ("error_type", c_int),
-        ("tag", c_uint16),
-        ("global_work_buffer", c_void_p),
-        ("cb", Callback),
-        ("timeout", c_double),
-        ("active_set", ActiveSet),
-        ("src_memh", c_void_p),
-        ("dst_memh", c_void_p),
-    )
-
+# ucc_coll_args_t
+CollArgs = structure(
+    mask=c_uint64, coll_type=c_int, src=_Buffer, dst=_Buffer, op=c_int, flags=c_uint64, root=c_uint64, error_type=c_int, tag=c_uint16,
+    global_work_buffer=c_void_p, cb=_Callback, timeout=c_double, active_set=_ActiveSet, src_memh=c_void_p, dst_memh=c_void_p,
+)  # fmt: skip
 
 SIGNATURES = {
     "ucc_get_version": (None, (POINTER(c_uint32),) * 3),

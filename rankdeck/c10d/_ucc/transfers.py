@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 import torch
 
+from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.exchange import Exchange
 from rankdeck.c10d._ucc.library import Library
 
@@ -31,33 +32,17 @@ _ONE_AT_A_TIME = 1
 """UCS_THREAD_MODE_SERIALIZED"""
 
 
-class _Params(Structure):
-    """The beginning of ucp_params_t, ucp_worker_params_t and ucp_ep_params_t. UCX reads only fields that the mask names."""
+# The beginning of ucp_params_t, ucp_worker_params_t and ucp_ep_params_t. UCX reads only fields that the mask names.
+_Params = api.structure(field_mask=c_uint64, first=c_uint64, rest=c_uint64 * 30)
 
-    _fields_ = (("field_mask", c_uint64), ("first", c_uint64), ("rest", c_uint64 * 30))
+# ucp_request_param_t
+_RequestParam = api.structure(
+    op_attr_mask=c_uint32, flags=c_uint32, request=c_void_p, cb=c_void_p, datatype=c_uint64, user_data=c_void_p, reply_buffer=c_void_p,
+    memory_type=c_int, rest=c_uint64 * 8,
+)  # fmt: skip
 
-
-class _RequestParam(Structure):
-    """ucp_request_param_t"""
-
-    _fields_ = (
-        ("op_attr_mask", c_uint32),
-        ("flags", c_uint32),
-        ("request", c_void_p),
-        ("cb", c_void_p),
-        ("datatype", c_uint64),
-        ("user_data", c_void_p),
-        ("reply_buffer", c_void_p),
-        ("memory_type", c_int),
-        ("rest", c_uint64 * 8),
-    )
-
-
-class _Received(Structure):
-    """ucp_tag_recv_info_t"""
-
-    _fields_ = (("sender_tag", c_uint64), ("length", c_size_t))
-
+# ucp_tag_recv_info_t
+_Received = api.structure(sender_tag=c_uint64, length=c_size_t)
 
 _SIGNATURES = {
     "ucp_config_read": (c_int, (c_char_p, c_char_p, POINTER(c_void_p))),
