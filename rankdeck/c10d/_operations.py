@@ -21,12 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankdeck.c10d import _callbacks
 from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError, SharedError
 from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged, Tensors
 from rankdeck.c10d._transfers import Transfer
-from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Votes, Work
+from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Votes, Work, settle_callbacks
 
 _BACKGROUND_SPIN = 0.00005
 """Seconds that the group's own thread polls without a pause. Short, because the script computes meanwhile."""
@@ -270,7 +269,7 @@ class Operations:
         self._queue.put(None)
         if failed is None:
             self._thread.join()
-            _callbacks.settle(_DRAIN_TIME)
+            settle_callbacks(_DRAIN_TIME)
             self._agreement.start(LEAVES, 0)
             self._background.leave(self)
         else:

@@ -2,22 +2,28 @@
 
 C++ sees only `wait` and `get_future`. `torch._C._distributed_c10d._create_work_from_future` provides both, but its `wait` reports success
 if the future holds an error (torch 2.13), so a failed collective would look successful.
+
+Threads complete the futures of collectives, and so run the callbacks that a script has attached to them. A callback may start further
+collectives and wait for them, as PowerSGD does, so it never runs in the thread that runs the group's collectives. Futures of collectives
+that a callback has started are completed in another thread: there is one thread for each depth of nesting, so that callbacks of one depth
+run in the order of their collectives on every rank.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from queue import SimpleQueue
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
-
-from rankdeck.c10d import _callbacks
 
 SPIN_TIME = 0.0005
 """Seconds that a rank polls without a pause: ranks of one job usually arrive within this time."""
@@ -72,7 +78,7 @@ class Work(dist.Work):
         self.what = what
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        self.depth = _callbacks.depth()
+        self.depth = callback_depth()
         self._outputs = outputs
         self._error: Exception | None = None
         self._finished = False
@@ -92,7 +98,7 @@ class Work(dist.Work):
             future = self._future
         self._running.release()
         if future is not None:
-            _callbacks.run(self.depth, partial(self._complete, future))
+            _complete_later(self.depth, partial(self._complete, future))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Waits until it ends, or for a timeout other than 0. Raises torch.distributed.DistBackendError: it has failed, or continues
@@ -203,3 +209,41 @@ class Together(dist.Work):
     def get_future(self) -> Future[list[Future[list[torch.Tensor]]]]:
         """Returns a future of all their futures."""
         return torch.futures.collect_all([work.get_future() for work in self._works])
+
+
+_here = threading.local()
+_queues: list[SimpleQueue[Callable[[], object]]] = []
+_starting = threading.Lock()
+
+
+def callback_depth() -> int:
+    """Returns the nesting depth of callbacks in the current thread; 0: not in a callback."""
+    return int(getattr(_here, "depth", 0))
+
+
+def _complete_later(begun_at: int, complete: Callable[[], object]) -> None:
+    """Completes a future later, in another thread; its collective was started at the depth `begun_at`."""
+    with _starting:
+        while len(_queues) <= begun_at:
+            _queues.append(SimpleQueue())
+            threading.Thread(target=_serve, args=(len(_queues),), name="rankdeck callbacks", daemon=True).start()
+    _queues[begun_at].put(complete)
+
+
+def settle_callbacks(seconds: float) -> None:
+    """Waits until the futures of all ended collectives are completed, for at most so many seconds. Does nothing in a callback."""
+    for queue in _queues if not callback_depth() else ():
+        is_settled = threading.Event()
+        queue.put(is_settled.set)
+        is_settled.wait(seconds)
+
+
+def _serve(mine: int) -> None:
+    _here.depth = mine
+    while True:
+        complete = _queues[mine - 1].get()
+        try:
+            complete()
+        except Exception:  # noqa: BLE001 - from a callback, whose caller is this loop
+            traceback.print_exc()
+        del complete

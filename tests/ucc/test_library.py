@@ -15,7 +15,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from engine.backends import ucc
-from rankdeck.c10d import _reductions
+from rankdeck.c10d import _collectives
 from rankdeck.c10d._ucc import api as ucc_api
 from rankdeck.c10d._ucc import group
 from rankdeck.c10d._ucc import library as ucc_library
@@ -149,7 +149,7 @@ def test_a_rank_that_has_ended_before_anybody_looked_is_gone() -> None:
 
 
 def test_halves_are_never_reduced_by_the_library() -> None:
-    for dtype in _reductions.HALVES:
+    for dtype in _collectives.HALVES:
         assert reduction(ReduceOp(ReduceOp.SUM), dtype).native is None
     assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (ucc_api.BOR, ucc_api.UINT8)
 

@@ -10,10 +10,10 @@ import torch
 from mpi4py import MPI
 
 from rankdeck.c10d import _collectives
+from rankdeck.c10d._collectives import Reduction
 from rankdeck.c10d._mpi import tensors as mpi_tensors
 from rankdeck.c10d._mpi.job import Communicator
 from rankdeck.c10d._mpi.tensors import Block, buffer, memory, pieces, unit
-from rankdeck.c10d._reductions import Reduction
 from rankdeck.c10d._tensors import Tensors, overlaps
 
 _PIECE = 1 << 19

@@ -13,7 +13,7 @@ import torch
 from mpi4py import MPI
 
 from rankdeck.c10d import _tensors
-from rankdeck.c10d._reductions import Reductions
+from rankdeck.c10d._collectives import COMPLEX, FLOATS, INTEGERS, Reductions
 
 COUNT_LIMIT = 2**31 - 1
 """Largest number of items in one call: MPI 3 uses a C int. The same on every rank."""
@@ -22,27 +22,12 @@ _UNITS = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C
 """By size of an item in bytes."""
 
 _DATATYPES = {
-    torch.float32: MPI.FLOAT,
-    torch.float64: MPI.DOUBLE,
-    torch.complex64: MPI.C_FLOAT_COMPLEX,
-    torch.complex128: MPI.C_DOUBLE_COMPLEX,
-    torch.uint8: MPI.UINT8_T,
-    torch.uint16: MPI.UINT16_T,
-    torch.uint32: MPI.UINT32_T,
-    torch.uint64: MPI.UINT64_T,
-    torch.int8: MPI.INT8_T,
-    torch.int16: MPI.INT16_T,
-    torch.int32: MPI.INT32_T,
-    torch.int64: MPI.INT64_T,
+    **dict(zip((*FLOATS, *COMPLEX), (MPI.FLOAT, MPI.DOUBLE, MPI.C_FLOAT_COMPLEX, MPI.C_DOUBLE_COMPLEX))),
+    **{dtype: getattr(MPI, str(dtype).removeprefix("torch.").upper() + "_T") for dtype in INTEGERS},
 }
 _OPERATIONS = {
-    "SUM": MPI.SUM,
     "PRODUCT": MPI.PROD,
-    "MIN": MPI.MIN,
-    "MAX": MPI.MAX,
-    "BAND": MPI.BAND,
-    "BOR": MPI.BOR,
-    "BXOR": MPI.BXOR,
+    **{name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")},
 }
 
 reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)

@@ -11,33 +11,17 @@ from typing import Any
 import torch
 
 from rankdeck.c10d import _collectives
-from rankdeck.c10d._reductions import Reductions
+from rankdeck.c10d._collectives import COMPLEX, FLOATS, INTEGERS, Reductions
 from rankdeck.c10d._tensors import Tensors
 from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.context import Team
 
 _DATATYPES = {
-    torch.float32: api.FLOAT32,
-    torch.float64: api.FLOAT64,
-    torch.complex64: api.COMPLEX64,
-    torch.complex128: api.COMPLEX128,
-    torch.uint8: api.UINT8,
-    torch.uint16: api.UINT16,
-    torch.uint32: api.UINT32,
-    torch.uint64: api.UINT64,
-    torch.int8: api.INT8,
-    torch.int16: api.INT16,
-    torch.int32: api.INT32,
-    torch.int64: api.INT64,
+    dtype: getattr(api, str(dtype).removeprefix("torch.").upper()) for dtype in (*FLOATS, *COMPLEX, *INTEGERS)
 }
 _OPERATIONS = {
-    "SUM": api.SUM,
     "PRODUCT": api.PROD,
-    "MIN": api.MIN,
-    "MAX": api.MAX,
-    "BAND": api.BAND,
-    "BOR": api.BOR,
-    "BXOR": api.BXOR,
+    **{name: getattr(api, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")},
 }
 
 _WIDE = api.COUNTS_64_BIT | api.DISPLACEMENTS_64_BIT
