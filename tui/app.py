@@ -38,7 +38,7 @@ from engine.core.views.view import RunSummary
 from engine.core.words import count
 from tui.data.clipboard import fits_terminal, to_tmux
 from tui.data.off_loop import off_loop
-from tui.data.run_watch import RunWatch
+from tui.data.run_link import RunWatch
 from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.errors import CheckError
-from engine.core.plan.backend_names import backends_in, devices_in
+from engine.core.plan.environment import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 AUTOMATIC = ("nccl", "gloo")

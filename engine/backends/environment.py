@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Variable, family_of
-from engine.core.plan.backend_names import backends_in
-from engine.core.plan.environment import INHERITED, EnvWarning
+from engine.core.plan.environment import INHERITED, EnvWarning, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan

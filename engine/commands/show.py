@@ -18,8 +18,7 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.failures.verdict import hedged
-from engine.core.metrics.gpu_use import GpuUse
-from engine.core.metrics.resources import RESOURCES
+from engine.core.metrics.resources import RESOURCES, GpuUse
 from engine.core.numbers import age, size_words
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, Submission

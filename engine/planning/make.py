@@ -24,10 +24,8 @@ from engine.backends import (
 )
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError
-from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.batch import submission_of
-from engine.core.plan.environment import INHERITED, EnvWarning
-from engine.core.plan.interfaces import INTERFACE_NAMES, is_meant
+from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend

@@ -10,7 +10,7 @@ from engine.backends import BACKENDS
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.arguments.recipe import problem_with, read_recipe
 from engine.core.errors import CheckError, UsageError
-from engine.core.plan.backend_names import backends_in
+from engine.core.plan.environment import backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile

@@ -10,13 +10,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from engine.core.failures.collectives import Wait
-from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
-from engine.core.run.kills import Kills
+from engine.core.run.health_events import Kills
 from engine.core.run.state import RunState, Starting
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView

@@ -18,7 +18,6 @@ from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
 from rankdeck.elastic import _streams
 from rankdeck.elastic._board import Board, connect
-from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._leaving import (
     PeerLostError,
     let_go,
@@ -30,7 +29,7 @@ from rankdeck.elastic._leaving import (
     words_of,
 )
 from rankdeck.elastic._news import News
-from rankdeck.elastic._replacement import Replacement
+from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, share
 from rankdeck.elastic._state import State, StateError
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.resources import GpuUse
 from engine.core.views.view import NodeView, RankView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.resources import GpuUse
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import lines
 from tui.data.rank_order import COLUMNS, ORDERS, Column, Order, arranged, matches

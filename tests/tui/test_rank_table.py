@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from textual.geometry import Region
 
-from engine.core.metrics.gpu_use import GpuUse
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.run.state import RankWord
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine.core.errors import ProfileError
-from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.resources import GpuUse
 from engine.core.settings import Look, Notify, Units, parse_settings
 from tests.support import PATIENCE
 from tests.tui.fake_engine import FakeEngine

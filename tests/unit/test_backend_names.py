@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.plan.backend_names import backends_in
+from engine.core.plan.environment import backends_in
 
 
 @pytest.mark.parametrize(

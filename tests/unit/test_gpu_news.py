@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.resources import GpuUse
 from engine.core.plan.plan import BackendSettings
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views

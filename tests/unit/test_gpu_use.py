@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.metrics.gpu_use import MAX_BYTES, GpuUse, read_use
+from engine.core.metrics.resources import MAX_BYTES, GpuUse, read_use
 
 
 def test_three_numbers_are_a_gpu():

@@ -17,8 +17,7 @@ from engine.core.metrics.progress import take_record
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import actions as act
 from engine.core.run import events as ev
-from engine.core.run.health_events import MOST_NOTICES, ON_NAN
-from engine.core.run.kills import Kills
+from engine.core.run.health_events import MOST_NOTICES, ON_NAN, Kills
 from engine.core.run.state import Holding, Outcome, Running, Stopping
 from engine.core.views.story import tell_all
 from engine.core.wire import agent_requests as requests

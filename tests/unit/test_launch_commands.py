@@ -15,7 +15,7 @@ from engine.core.launch_commands.draft import Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
 from engine.core.launch_commands.shell import statements, words_of
 from engine.core.plan.layout import Place
-from engine.core.plan.rank_words import literal, names_rank, with_place
+from engine.core.plan.rank import literal, names_rank, with_place
 from engine.core.tables import read_table
 from engine.planning.imports import import_command
 

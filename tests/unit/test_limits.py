@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.checks.capacity import rank_capacity
+from engine.core.checks.node_findings import rank_capacity
 from engine.node.limits import (
     OPEN_FILES,
     cpu_limit,

@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
-from engine.core.run.kills import Kills
+from engine.core.run.health_events import Kills
 from engine.core.run.moves import UNREACHABLE_PATIENCE
 from engine.core.run.requests import RESTART_GUARD, refuses_restart
 from engine.core.run.state import Alive, Stopping, rank_word, root_cause

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import ProcessUse
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
 from engine.supervisor.runner import Runner

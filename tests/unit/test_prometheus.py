@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from engine.commands import prometheus
 from engine.commands.prometheus import Address, families, parse_address
 from engine.core.errors import CheckError, UsageError
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import ProcessUse
 from engine.runs.listing import summarise
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot

@@ -16,7 +16,7 @@ from engine.core.errors import ProfileError
 from engine.core.plan.layout import Place
 from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
-from engine.core.plan.rank_words import with_place
+from engine.core.plan.rank import with_place
 from engine.core.plan.secrets import is_secret
 from tui.data.form_lines import (
     ARGUMENT,

@@ -1,14 +1,17 @@
-"""The connection to one run, opened again after a break until it is closed. Knows asyncio and nothing of Textual."""
+"""The connection to one run, opened again after a break until it is closed, and a watch on all runs. Knows asyncio and nothing of Textual."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
 
+from engine.client.notify import Telling
 from engine.client.protocols import EngineClient, RunClient
 from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
-from engine.core.views.view import Snapshot, Update
+from engine.core.settings import Occasion
+from engine.core.views.occasions import Condition, condition, occasion_of, telling
+from engine.core.views.view import RunSummary, Snapshot, Update
 from tui.data.model import RunModel
 
 RETRY_SECONDS = (0.25, 5.0)
@@ -64,3 +67,23 @@ class RunLink:
         if self.client is not None:
             with suppress(RankdeckError, OSError):
                 await self.client.close()
+
+
+class RunWatch:
+    """Compares lists of runs, to tell the user of some occasions; the state in which runs older than `since` are found is no news."""
+
+    def __init__(self, on: Collection[Occasion], since: float) -> None:
+        self._on, self._since = on, since
+        self._known: dict[str, Condition] = {}
+
+    def look(self, runs: Iterable[RunSummary]) -> list[Telling]:
+        """The messages for the user after this reading."""
+        told = []
+        for run in runs:
+            now = condition(run)
+            before = self._known.get(run.run, Condition() if run.launched_at >= self._since else now)
+            self._known[run.run] = now
+            occasion = occasion_of(before, now)
+            if occasion is not None and occasion in self._on:
+                told.append(Telling(occasion, run.run, run.name, telling(occasion, now)))
+        return told

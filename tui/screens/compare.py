@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 
 from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
-from engine.core.metrics.overlay import overlay
 from engine.core.metrics.resources import RESOURCES
+from engine.core.metrics.series import overlay
 from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.views.comparison import code_difference, compare
 from tui.data.off_loop import off_loop

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import ProcessUse
 from engine.core.numbers import NOTHING, age, memory, number, percent
 from engine.core.settings import DEFAULT_UNITS, HidableColumn, Look, Units
 from engine.core.views.view import RankView

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from engine.core.checks.findings import Finding, JobFacts, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.checks.node_findings import worst
 from engine.core.numbers import size_words
-from engine.core.plan.backend_names import backends_in
+from engine.core.plan.environment import backends_in
 from engine.core.plan.needs import lack_of
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, import_words, preload_words

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from engine.core.errors import UsageError
-from engine.core.plan.rank_words import literal
+from engine.core.plan.rank import literal
 
 
 class Word(NamedTuple):

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from engine.core.metrics.overlay import overlay
-from engine.core.metrics.series import Bucket, SeriesDump
+from engine.core.metrics.series import Bucket, SeriesDump, overlay
 from engine.core.terminal_text import visible
 
 WIDTH, HEIGHT = 760, 300

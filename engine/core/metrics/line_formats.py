@@ -16,8 +16,7 @@ from engine.core.metrics.fields import Fields, Numbers, read_fields
 from engine.core.metrics.line_meaning import Format, understand
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.patterns import W
-from engine.core.metrics.sections import LONGEST, Section, section_of
-from engine.core.metrics.tables import Table, table_of
+from engine.core.metrics.tables import LONGEST, Section, Table, section_of, table_of
 
 MAX_STEP = 1e15
 """Largest step: more comes from a wrong pattern, and is not exact as a float."""

@@ -21,7 +21,7 @@ from engine.core.metrics.fields import (
 from engine.core.metrics.line_counts import Kind, LineCounts
 from engine.core.metrics.metric_names import Meaning, Names, meaning_of
 from engine.core.metrics.patterns import P, W
-from engine.core.metrics.sections import Section
+from engine.core.metrics.tables import Section
 
 
 class Value(NamedTuple):

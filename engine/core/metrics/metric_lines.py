@@ -14,8 +14,7 @@ from engine.core.metrics.line_formats import MAX_SHAPES, Heading, Line, LineForm
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.own_patterns import Hit, OwnPatterns
-from engine.core.metrics.sections import CLOSED, Section
-from engine.core.metrics.tables import Table, row_text
+from engine.core.metrics.tables import CLOSED, Section, Table, row_text
 
 MAX_LINE = 65_536
 """Bytes of an unfinished line that are kept; a longer line is skipped."""

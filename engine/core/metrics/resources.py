@@ -1,11 +1,73 @@
-"""Curves of the resources that ranks use on their nodes. They have times and no steps, and are no result of a run."""
+"""The GPU, processor time, memory and I/O of ranks, as their nodes report them, and their curves, which have times and no steps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
-from engine.core.metrics.gpu_use import GpuUse
-from engine.core.metrics.process_use import ProcessUse
+import msgspec
+
+MEBIBYTE = 1 << 20
+
+
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Resources that a rank's process uses, without its children such as data loaders. None: unknown."""
+
+    cpu: int
+    """Percent of one core: 400 is four cores."""
+    memory: int
+    """Bytes in physical memory, in whole mebibytes."""
+    read: int | None
+    """Bytes a second that it has read, from files, pipes and everything else, to two digits."""
+    written: int | None
+    """The same for writing."""
+
+    @property
+    def transferred(self) -> int | None:
+        """Bytes a second read and written; None: unknown."""
+        return None if self.read is None or self.written is None else self.read + self.written
+
+
+def process_use(values: Sequence[int | None]) -> ProcessUse:
+    """A node's report about one rank (percent of a core, bytes of memory, bytes moved a second), rounded so that the same use makes no news."""
+    cpu, memory, read, written = values
+    return ProcessUse(
+        cpu=cpu or 0, memory=round((memory or 0) / MEBIBYTE) * MEBIBYTE, read=_rough(read), written=_rough(written)
+    )
+
+
+def _rough(rate: int | None) -> int | None:
+    return None if rate is None else int(float(f"{rate:.2g}"))
+
+
+MAX_BYTES = 1 << 53
+"""Limit of a plausible value: more than any GPU has, and exact in JSON."""
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU that a rank computes on. None: unknown to the driver."""
+
+    utilisation: int | None
+    """Percent of the time in which a kernel ran."""
+    memory: int | None
+    """Bytes in use by any process."""
+    memory_total: int | None
+    """Bytes in total."""
+
+
+def read_use(values: Sequence[object]) -> GpuUse | None:
+    """A node's report about one GPU; None if nothing is known. `values`: utilisation, bytes in use, bytes in total. A broken driver may
+    report anything: impossible values become None. Raises ValueError: there are not three values."""
+    utilisation, memory, total = values
+    use = GpuUse(
+        utilisation=_whole(utilisation, 100), memory=_whole(memory, MAX_BYTES), memory_total=_whole(total, MAX_BYTES)
+    )
+    return None if use.utilisation is None and use.memory is None else use
+
+
+def _whole(value: object, limit: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= limit else None
+
 
 RESOURCES = MappingProxyType(
     {

@@ -14,8 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.core.metrics.event_records import MAX_TAG, Scalar
-from engine.core.metrics.protobuf import fields
+from engine.core.metrics.event_records import MAX_TAG, Scalar, fields
 
 MAGIC = b":W&B"
 _BEGIN = 7

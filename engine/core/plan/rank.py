@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from engine.core.plan.layout import Place
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.rank_words import names_rank, with_place
 
 TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Variables with the path of torch's flight recorder: of torch 2.8 and newer, and of older versions."""
@@ -139,3 +140,25 @@ def rank_environment(
 def unset_variables(plan: LaunchPlan) -> tuple[str, ...]:
     """Variables that no rank may have, wherever they come from, except from the profile."""
     return tuple(name for name in LAUNCHER_NAMES if plan.launch.environment == "plain" and name not in plan.env)
+
+
+_WORDS = re.compile(r"\{\{(?P<doubled>rank|local_rank|world_size)\}\}|\{(?P<name>rank|local_rank|world_size)\}")
+
+_ONE = re.compile(r"\{(rank|local_rank|world_size)\}")
+
+
+def with_place(argument: str, place: Place, world_size: int) -> str:
+    """An argument with the numbers of a rank in place of the words `{rank}`, `{local_rank}` and `{world_size}`. Doubled braces, `{{rank}}`,
+    stand for the word itself. All other braces, such as those of JSON, are not changed."""
+    numbers = {"rank": place.rank, "local_rank": place.local_rank, "world_size": world_size}
+    return _WORDS.sub(lambda found: str(numbers[found["name"]]) if found["name"] else found[0][1:-1], argument)
+
+
+def names_rank(argument: str) -> bool:
+    """Whether `with_place` changes an argument."""
+    return _WORDS.search(argument) is not None
+
+
+def literal(argument: str) -> str:
+    """The text to write so that `with_place` returns this argument for every rank."""
+    return _ONE.sub(r"{{\1}}", argument)

@@ -20,7 +20,6 @@ from engine.core.run import events as ev
 from engine.core.run import state as st
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import health_noticed
-from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
     job_ended,
@@ -41,7 +40,7 @@ from engine.core.run.rank_events import (
     rank_waiting,
     rejoin_overdue,
 )
-from engine.core.run.requests import kill_requested, restart_requested, stop_requested
+from engine.core.run.requests import hold_overdue, kill_requested, restart_requested, stop_requested
 from engine.core.run.store_events import store_lost, store_missed, store_opened
 
 

@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.metrics.gpu_use import GpuUse
-from engine.core.metrics.process_use import ProcessUse
+from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
 from engine.core.run.state import RankWord, RestartKind, RunWord
 

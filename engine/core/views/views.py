@@ -9,13 +9,12 @@ from types import MappingProxyType
 
 from engine.core.failures.collectives import Wait
 from engine.core.failures.verdict import Witness, find_verdict, hedged
-from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
-from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.plan.plan import LaunchPlan
-from engine.core.run.holding import hold_ends_at
 from engine.core.run.rejoin import is_forming
+from engine.core.run.requests import hold_ends_at
 from engine.core.run.state import (
     Alive,
     Clearing,

@@ -11,8 +11,8 @@ from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
-from engine.core.run.holding import idle_since
 from engine.core.run.moves import spawn, up_nodes
+from engine.core.run.requests import idle_since
 from engine.core.run.state import Holding, Running, Starting
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests

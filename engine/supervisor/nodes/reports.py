@@ -9,14 +9,11 @@ from typing import assert_never
 
 import msgspec
 
-from engine.core.checks.capacity import rank_capacity
-from engine.core.checks.node_findings import limit_finding, login_finding
+from engine.core.checks.node_findings import limit_finding, login_finding, rank_capacity
 from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary, why_again
 from engine.core.failures.store import store_words
-from engine.core.metrics.gpu_use import read_use
-from engine.core.metrics.process_use import process_use
-from engine.core.metrics.resources import values_of_gpu, values_of_process
+from engine.core.metrics.resources import process_use, read_use, values_of_gpu, values_of_process
 from engine.core.plan.needs import lack_of
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.run import events as ev
-from engine.core.run.holding import IDLE_LIMIT, hold_ends_at, idle_since
+from engine.core.run.requests import IDLE_LIMIT, hold_ends_at, idle_since
 from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.run import SupervisedRun
 
