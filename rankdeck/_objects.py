@@ -10,15 +10,9 @@ if TYPE_CHECKING:
 
 
 def broadcast_object(value: Any, source: int, device: torch.device) -> Any:
-    """Sends an object from one rank to all ranks of the default process group. A collective: all ranks must call it.
-
-    Args:
-        value: the object, which pickle must support; ignored on ranks other than `source`.
-        device: the device whose tensors the process group supports.
-
-    Returns:
-        The object; `value` itself on the source.
-    """
+    """Sends an object from one rank to all ranks of the default process group. A collective: all ranks must call it. `value`: the object,
+    which pickle must support; ignored on ranks other than `source`. `device`: the device whose tensors the process group supports.
+    Returns the object; `value` itself on the source."""
     import torch
     import torch.distributed as dist
 

@@ -57,15 +57,9 @@ def folder(name: str, given: str | os.PathLike[str] = "") -> Path:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Replaces one file: whoever reads finds the old one or the new one, whenever this process is killed.
-
-    Args:
-        path: the file; its folder is made.
-        state: tensors, numbers, strings, and containers of these, so that it loads with `weights_only`.
-
-    Raises:
-        OSError, RuntimeError: it could not be written (torch reports a short write as RuntimeError); the old one is untouched.
-    """
+    """Replaces one file: whoever reads finds the old one or the new one, whenever this process is killed. `path`: the file; its folder is
+    made. `state`: tensors, numbers, strings, and containers of these, so that it loads with `weights_only`. Raises OSError, RuntimeError:
+    it could not be written (torch reports a short write as RuntimeError); the old one is untouched."""
     import torch
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,15 +82,9 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, keep: int = 2) -> bool:
-    """Writes a checkpoint and reports it with `rankdeck.log`. One rank calls it. A failure costs this checkpoint only.
-
-    Args:
-        folder: Folder of the checkpoints; it is made.
-        keep: how many of the newest up to this one stay, at least 1. Later ones are not removed.
-
-    Returns:
-        Whether it was written; if not, a line on stderr says why.
-    """
+    """Writes a checkpoint and reports it with `rankdeck.log`. One rank calls it. A failure costs this checkpoint only. `folder`: Folder
+    of the checkpoints; it is made. `keep`: how many of the newest up to this one stay, at least 1. Later ones are not removed. Returns
+    whether it was written; if not, a line on stderr says why."""
     path = Path(folder) / f"step-{step}.pt"
     try:
         write(path, state)

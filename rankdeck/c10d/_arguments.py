@@ -72,15 +72,9 @@ def describe(tensors: Tensors) -> str:
 
 
 def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: int, equal: bool = False) -> list[int]:
-    """Returns the number of elements of each tensor in a list with one tensor per rank.
-
-    Args:
-        mine: this rank's own tensor: `tensors[rank]` must have its size, and all tensors its dtype.
-        equal: whether all sizes must be equal.
-
-    Raises:
-        ValueError: the list does not match the group or this rank's tensor.
-    """
+    """Returns the number of elements of each tensor in a list with one tensor per rank. `mine`: this rank's own tensor: `tensors[rank]`
+    must have its size, and all tensors its dtype. `equal`: whether all sizes must be equal. Raises ValueError: the list does not match
+    the group or this rank's tensor."""
     sizes = [tensor.numel() for tensor in tensors]
     if len(sizes) != world:
         raise ValueError(f"{what}: a list of {len(sizes)} tensors for {world} ranks")

@@ -159,13 +159,9 @@ class ProcessGroup(GroupBase):
         input_splits: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """Sends part i of the tensor to rank i, which stores it at this rank's place in its output.
-
-        Args:
-            output, tensor: divided along their first dimension.
-            output_splits, input_splits: lengths of the parts; empty: equal parts.
-            opts: timeout and whether the caller waits.
-        """
+        """Sends part i of the tensor to rank i, which stores it at this rank's place in its output. `output`, `tensor`: divided along
+        their first dimension. `output_splits`, `input_splits`: lengths of the parts; empty: equal parts. `opts`: timeout and whether the
+        caller waits."""
         if output.dtype != tensor.dtype:
             raise ValueError(f"all_to_all_single: the output is {output.dtype}, and the tensor {tensor.dtype}")
         target, source = self._writable(output), self._readable(tensor).host

@@ -128,15 +128,9 @@ class GroupBase(dist.ProcessGroup):
     end_coalescing = _end_coalescing
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks call this, and reports missing ranks.
-
-        Args:
-            timeout: the longest wait; None: the group's timeout.
-            wait_all_ranks: name all missing ranks, not only the first.
-
-        Raises:
-            torch.distributed.DistBackendError: ranks are missing. The group can't be used after that.
-        """
+        """Waits until all ranks call this, and reports missing ranks. `timeout`: the longest wait; None: the group's timeout.
+        `wait_all_ranks`: name all missing ranks, not only the first. Raises torch.distributed.DistBackendError: ranks are missing. The
+        group can't be used after that."""
         self._operations.check_usable("monitored_barrier()")
         limit = timeout.total_seconds() if timeout else self._operations.timeout
         missing = self._find_missing(limit, wait_all_ranks)

@@ -43,13 +43,8 @@ _kept: list[object] = []
 
 
 class Operations:
-    """Operations of a group.
-
-    Args:
-        free: frees the group's resources in the library, after all ranks have left it.
-        timeout: seconds, for operations without their own.
-        give_up: frees as much as possible if ranks will never leave; may be called again.
-    """
+    """Operations of a group. `free`: frees the group's resources in the library, after all ranks have left it. `timeout`: seconds, for
+    operations without their own. `give_up`: frees as much as possible if ranks will never leave; may be called again."""
 
     def __init__(
         self,

@@ -91,13 +91,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def sample(self, prompt: list[int], *, length: int, seed: int, temperature: float = 0.8) -> list[int]:
-        """Continues a prompt. Returns the added tokens.
-
-        Args:
-            prompt: at least one token.
-            seed: the same seed gives the same text.
-            temperature: below 1 for the likelier characters.
-        """
+        """Continues a prompt. Returns the added tokens. `prompt`: at least one token. `seed`: the same seed gives the same text.
+        `temperature`: below 1 for the likelier characters."""
         generator = torch.Generator().manual_seed(seed)
         tokens = list(prompt)
         for _ in range(length):

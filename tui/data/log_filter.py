@@ -12,15 +12,8 @@ AND = " & "
 
 
 class LogFilter:
-    """A filter.
-
-    Args:
-        text: regular expressions with ` & ` between them; lines that match one after a `!` are hidden. Empty: all.
-        least: index into `LEVELS` of the least serious level that is shown.
-
-    Raises:
-        PatternError: an expression can't be used.
-    """
+    """A filter. `text`: regular expressions with ` & ` between them; lines that match one after a `!` are hidden. Empty: all. `least`:
+    index into `LEVELS` of the least serious level that is shown. Raises PatternError: an expression can't be used."""
 
     def __init__(self, text: str = "", least: int = 0) -> None:
         terms = [term.strip() for term in text.split(AND)]

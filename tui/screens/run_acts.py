@@ -106,13 +106,8 @@ def _changed(asked: RunView, now: RunView, before: Act, act: Act) -> str:
 
 
 class RunActs:
-    """The keys that change a run.
-
-    Args:
-        rank: tells which rank is under the cursor; None where a filter shows none.
-        again: launches the run again, as a new run.
-        watch: begins to follow a run that had ended.
-    """
+    """The keys that change a run. `rank`: tells which rank is under the cursor; None where a filter shows none. `again`: launches the run
+    again, as a new run. `watch`: begins to follow a run that had ended."""
 
     def __init__(
         self,

@@ -72,17 +72,8 @@ class Scalar(NamedTuple):
 
 
 def complete_size(data: bytes) -> tuple[int, int]:
-    """The size of the whole records at the beginning of some data.
-
-    Args:
-        data: from the beginning of a record.
-
-    Returns:
-        The bytes of the whole records, and the bytes of the record behind them; 0: its length is not there yet.
-
-    Raises:
-        ValueError: it is no file of events.
-    """
+    """The size of the whole records at the beginning of some data. `data`: from the beginning of a record. Returns the bytes of the whole
+    records, and the bytes of the record behind them; 0: its length is not there yet. Raises ValueError: it is no file of events."""
     at = 0
     while at + HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)

@@ -289,15 +289,8 @@ def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
 
 
 def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
-    """A line of a known shape.
-
-    Args:
-        brief: leaves out metrics other than the main ones.
-
-    Raises:
-        ValueError: its numbers are written in another way than those of the line that the recipe was made from.
-        LookupError: it has fewer numbers.
-    """
+    """A line of a known shape. `brief`: leaves out metrics other than the main ones. Raises ValueError: its numbers are written in
+    another way than those of the line that the recipe was made from. Raises LookupError: it has fewer numbers."""
     words = line.translate(_TO_WORDS).split()
     step, steps, epoch, epochs = recipe.step, recipe.steps, recipe.epoch, recipe.epochs
     return Line(

@@ -50,14 +50,9 @@ _MISSING = object()
 
 
 class MetricReader:
-    """Reads the output of one rank, chunk by chunk.
-
-    Args:
-        patterns: regexes of the profile. Each named group is a metric of that name; `step`, `steps`, `epoch`, `epochs` are those of the
-            line; `it`, `samples`, `tokens` are rates per second.
-        formats: known formats, shared with other readers.
-        find: searches with one of the patterns; None: those of one reader, which does not tell of slow ones.
-    """
+    """Reads the output of one rank, chunk by chunk. `patterns`: regexes of the profile. Each named group is a metric of that name;
+    `step`, `steps`, `epoch`, `epochs` are those of the line; `it`, `samples`, `tokens` are rates per second. `formats`: known formats,
+    shared with other readers. `find`: searches with one of the patterns; None: those of one reader, which does not tell of slow ones."""
 
     def __init__(
         self, patterns: tuple[str, ...] = (), formats: LineFormats | None = None, find: Find | None = None

@@ -167,13 +167,8 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
 def take_lines(
     rank: int, progress: RankProgress, at: float, lines: Iterable[Line], most_keys: int = MAX_KEYS
 ) -> list[Point]:
-    """Adds lines of a rank's output. Returns new points of curves.
-
-    Args:
-        at: when they were read, seconds since the epoch.
-        lines: in the order in which they were printed.
-        most_keys: curves of this rank, besides the main ones.
-    """
+    """Adds lines of a rank's output. Returns new points of curves. `at`: when they were read, seconds since the epoch. `lines`: in the
+    order in which they were printed. `most_keys`: curves of this rank, besides the main ones."""
     points: list[Point] = []
     for line in lines:
         if line.format.is_aside:

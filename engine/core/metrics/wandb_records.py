@@ -38,15 +38,8 @@ class Records(NamedTuple):
 
 
 def whole_records(data: bytes, offset: int) -> Records:
-    """Puts records together.
-
-    Args:
-        data: from `offset` of the file.
-        offset: 0, or the end of a chunk. Parts of a record that began before it are left out.
-
-    Raises:
-        ValueError: it is no such file.
-    """
+    """Puts records together. `data`: from `offset` of the file. `offset`: 0, or the end of a chunk. Parts of a record that began before
+    it are left out. Raises ValueError: it is no such file."""
     if not offset and not data.startswith(MAGIC[: len(data)]):
         raise ValueError("it does not begin as a file of Weights & Biases")
     if offset + len(data) < _BEGIN:

@@ -27,15 +27,8 @@ _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string",
 def parse_with_places(
     text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
 ) -> tuple[Profile, Places]:
-    """Reads a profile from TOML text.
-
-    Args:
-        overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
-        choices: see `check_choices`.
-
-    Raises:
-        ProfileError: the first error, in the order syntax, unknown key, type, value.
-    """
+    """Reads a profile from TOML text. `overrides`: `section.key=value` words of the command line; the value is TOML, or else a plain
+    string. `choices`: see `check_choices`. Raises ProfileError: the first error, in the order syntax, unknown key, type, value."""
     data, places = parsed_toml(text, file=file)
     return profile_with_overrides(data, places, overrides, choices), places
 

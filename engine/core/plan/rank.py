@@ -51,13 +51,9 @@ def differs_between_ranks(plan: LaunchPlan) -> bool:
 
 
 def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder: str = "") -> tuple[str, ...]:
-    """The command line of a rank.
-
-    Args:
-        library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
-        place: Place of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
-        folder: Folder of the run on the node, for `{run}` in the words before; empty: `{run}` is left as it is.
-    """
+    """The command line of a rank. `library`: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
+    `place`: Place of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are. `folder`: Folder of the
+    run on the node, for `{run}` in the words before; empty: `{run}` is left as it is."""
     program = plan.program
     match program.kind:
         case "recipe":

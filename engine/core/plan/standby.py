@@ -72,15 +72,8 @@ def can_stand_by(plan: LaunchPlan) -> bool:
 
 
 def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, *, in_job: bool) -> float:
-    """How long a standby stays after a run from the shell; 0: none stays.
-
-    Args:
-        variable: `RANKDECK_LINGER`, if it is set.
-        in_job: part of a scheduler's job, which ends when its script does.
-
-    Raises:
-        ValueError: the variable is neither a number of seconds nor `off`.
-    """
+    """How long a standby stays after a run from the shell; 0: none stays. `variable`: `RANKDECK_LINGER`, if it is set. `in_job`: part of
+    a scheduler's job, which ends when its script does. Raises ValueError: the variable is neither a number of seconds nor `off`."""
     if wanted is None and variable:
         wanted = "off" if variable == "off" else float(variable)
         if wanted != "off" and not 0 <= wanted <= MAX_LINGER:

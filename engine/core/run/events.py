@@ -127,13 +127,8 @@ class RunContinued(Event, frozen=True, kw_only=True):
 
 
 class NodeWarned(NodeEvent, frozen=True, kw_only=True):
-    """Something on a node will make ranks fail, or may.
-
-    Args:
-        check: name of the check, as in `rankdeck check`.
-        text: the finding and the next step.
-        fails: whether ranks will surely fail.
-    """
+    """Something on a node will make ranks fail, or may. `check`: name of the check, as in `rankdeck check`. `text`: the finding and the
+    next step. `fails`: whether ranks will surely fail."""
 
     check: str
     text: str

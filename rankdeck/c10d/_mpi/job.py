@@ -71,17 +71,9 @@ class Job(Background):
     # groups
 
     def form(self, name: str, ranks: Sequence[int], timeout: float) -> tuple[Communicator, MPI.Intracomm]:
-        """Creates the communicators of a group. All members must call this, and no other ranks.
-
-        Args:
-            name: Name of the group; unique among groups of these ranks that form at the same time.
-
-        Returns:
-            One communicator for collectives, and one for point-to-point operations.
-
-        Raises:
-            torch.distributed.DistBackendError: members are missing; the message names them.
-        """
+        """Creates the communicators of a group. All members must call this, and no other ranks. `name`: Name of the group; unique among
+        groups of these ranks that form at the same time. Returns one communicator for collectives, and one for point-to-point operations.
+        Raises torch.distributed.DistBackendError: members are missing; the message names them."""
         tag = zlib.crc32(f"{name} {list(ranks)}".encode()) % self._largest_tag
         missing = meet(self._comm, ranks, tag, timeout)
         if missing:
@@ -164,14 +156,8 @@ def join(timeout: float) -> Job:
 
 def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, name_all: bool = True) -> list[int]:
     """Waits until all of some ranks of a communicator have called this. The first rank finds the missing ones, and tells the others.
-
-    Args:
-        ranks: the ranks, this one included; the same list on each.
-        name_all: whether to wait for the deadline to name all missing ranks; otherwise only one is named.
-
-    Returns:
-        The missing ranks; if empty, every rank knows that none is missing.
-    """
+    `ranks`: the ranks, this one included; the same list on each. `name_all`: whether to wait for the deadline to name all missing ranks;
+    otherwise only one is named. Returns the missing ranks; if empty, every rank knows that none is missing."""
     first, others = ranks[0], list(ranks[1:])
     deadline = time.monotonic() + timeout
     if comm.rank != first:

@@ -40,13 +40,8 @@ def check_job(job: SlurmJob | PbsJob, places: Places) -> None:
 
 
 def submission_of(job: SlurmJob | PbsJob, ranks: int, *, name: str, command: Sequence[str]) -> Submission:
-    """The job of a profile.
-
-    Args:
-        job: what the profile asks for. Its own options come last, and so override the others.
-        ranks: on each node; each gets a core at least.
-        command: the words of rankdeck's command on the first node; the run's folder follows them.
-    """
+    """The job of a profile. `job`: what the profile asks for. Its own options come last, and so override the others. `ranks`: on each
+    node; each gets a core at least. `command`: the words of rankdeck's command on the first node; the run's folder follows them."""
     if isinstance(job, SlurmJob):
         return slurm.submission_of(job, ranks, name=name, command=command)
     return pbs.submission_of(job, ranks, name=name, command=command)
