@@ -130,8 +130,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.read_only = read_only
         self.look = look
         self.units = units
-        self._unkept: dict[tuple[str, ...], object] = {}
-        """Changes of the look that are not written yet."""
+        self._unkept: dict[tuple[str, ...], object] = {}  # changes of the look that are not written yet
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run = open_run

@@ -29,11 +29,9 @@ REPEAT = 1.0
 class InputDecoder(codecs.IncrementalDecoder):
     """Decodes a terminal's input to text: never fails, and drops X10 mouse reports."""
 
-    reported: Callable[[], None] | None = None
-    """Called after reports were dropped."""
+    reported: Callable[[], None] | None = None  # called after reports were dropped
 
-    ended: Callable[[], None] | None = None
-    """Called at the end of the input: the terminal has gone."""
+    ended: Callable[[], None] | None = None  # called at the end of the input: the terminal has gone
 
     def __init__(self, errors: str = "replace") -> None:
         super().__init__(errors)

@@ -24,8 +24,7 @@ class Notify(Section, frozen=True, kw_only=True):
     on: tuple[Occasion, ...] = ("end", "failure", "stall")
     bell: bool = False
     desktop: Desktop = "off"
-    command: tuple[str, ...] = ()
-    """A program and its arguments, run without a shell."""
+    command: tuple[str, ...] = ()  # a program and its arguments, run without a shell
     webhook: str = ""
     """An address of http or https to which JSON is posted. It may be a secret: `shown_webhook` is what others may see."""
 

@@ -41,12 +41,9 @@ _NAMES = {kind: name for name, kind in ReduceOp.RedOpType.__members__.items()}
 class Reduction(NamedTuple):
     """A reduction of one dtype."""
 
-    name: str
-    """torch's name: SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM, BAND, BOR, BXOR."""
-    factor: Any
-    """The factor of PREMUL_SUM, a number or a tensor; otherwise None."""
-    native: tuple[Any, Any] | None
-    """Operation and datatype of the library; None: torch reduces, see `combine`."""
+    name: str  # torch's name: SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM, BAND, BOR, BXOR
+    factor: Any  # the factor of PREMUL_SUM, a number or a tensor; otherwise None
+    native: tuple[Any, Any] | None  # operation and datatype of the library; None: torch reduces, see `combine`
 
 
 class Reductions(Generic[Op, Datatype]):
@@ -121,8 +118,7 @@ class Collectives(ABC):
     Libraries have no datatype for float16 and bfloat16 (`op.native` is None): they move the data, and torch reduces it.
     """
 
-    reduction: Reductions[Any, Any]
-    """Which reductions the library supports, and how."""
+    reduction: Reductions[Any, Any]  # which reductions the library supports, and how
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

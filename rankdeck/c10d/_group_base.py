@@ -21,8 +21,7 @@ from rankdeck.c10d._work import Request, Together, Work
 class GroupBase(dist.ProcessGroup):
     """The methods that torch needs of every process group. Arguments: see `_group.ProcessGroup`."""
 
-    NAME = ""
-    """Name of the backend."""
+    NAME = ""  # name of the backend
 
     def __init__(
         self, rank: int, size: int, collectives: Collectives, operations: Operations, takes_cuda: bool = False

@@ -58,8 +58,7 @@ class Operations:
     ) -> None:
         self.name = name
         self.timeout = timeout
-        self.begun = 0
-        """Number of collectives that have been started, whether ended or not."""
+        self.begun = 0  # number of collectives that have been started, whether ended or not
         self._background = background
         self._rank = rank
         self._agreement = agreement
@@ -69,8 +68,7 @@ class Operations:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._pending: dict[int, Work] = {}
-        self._unfinished = 0
-        """Number of pending collectives."""
+        self._unfinished = 0  # number of pending collectives
         self._running: Operation | None = None
         self._together: list[Work] | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()

@@ -70,8 +70,7 @@ class Votes(NamedTuple):
 class Work(dist.Work):
     """An operation of a process group, with its name and arguments for messages."""
 
-    is_transfer = False
-    """Whether this is a point-to-point operation."""
+    is_transfer = False  # whether this is a point-to-point operation
 
     def __init__(self, what: str, outputs: Sequence[torch.Tensor], timeout: float) -> None:
         super().__init__()
@@ -174,8 +173,7 @@ class Operation(Work):
         super().__init__(what, outputs, timeout)
         self.action = action
         self.vote = vote
-        self.in_caller = False
-        """Whether the thread that called torch runs it."""
+        self.in_caller = False  # whether the thread that called torch runs it
 
 
 class Request(Protocol):

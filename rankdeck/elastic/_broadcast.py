@@ -22,8 +22,7 @@ class Slot(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
-    device: str
-    """Without the index, which differs between ranks."""
+    device: str  # without the index, which differs between ranks
     is_parameter: bool
     requires_grad: bool
 

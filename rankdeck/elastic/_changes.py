@@ -24,41 +24,29 @@ class Changes:
         self._parts = parts
         self.before_update: Callable[[], None] = lambda: None
         """Called before each step of an optimizer: raises if the gradients are not known to be right."""
-        self.longest_pause = 0.0
-        """Seconds between two counts."""
+        self.longest_pause = 0.0  # seconds between two counts
         self._counted_at: float | None = None
-        self._updated = ""
-        """Name of the optimizer that has made a step which is not counted yet."""
-        self._carried = ""
-        """Name of the optimizer whose gradients were kept when a step was counted."""
-        self._keepers: set[str] = set()
-        """Optimizers whose gradients were kept once."""
-        self._watched: list[str] = []
-        """Parts that may change without an optimizer's step."""
-        self._weights: dict[str, list[Any]] = {}
-        """Parameters of the modules among them."""
-        self._at_count: dict[str, int] = {}
-        """Their fingerprints when the last step was counted."""
+        self._updated = ""  # name of the optimizer that has made a step which is not counted yet
+        self._carried = ""  # name of the optimizer whose gradients were kept when a step was counted
+        self._keepers: set[str] = set()  # Optimizers whose gradients were kept once
+        self._watched: list[str] = []  # parts that may change without an optimizer's step
+        self._weights: dict[str, list[Any]] = {}  # parameters of the modules among them
+        self._at_count: dict[str, int] = {}  # their fingerprints when the last step was counted
         self._is_after_count = False
         """Whether a step was counted, and the backward pass of the next one has not begun."""
-        self._late: dict[str, None] = {}
-        """Parts that have changed meanwhile, in any step."""
-        self._is_learned = False
-        """Whether that has been looked at once."""
+        self._late: dict[str, None] = {}  # parts that have changed meanwhile, in any step
+        self._is_learned = False  # whether that has been looked at once
         self._buffers: list[tuple[Any, Any]] = []
         """Buffers, and copies of them from before the first forward pass of this step."""
         self._settings: list[tuple[dict[str, Any], dict[str, Any]]] = []
         """Groups of parameters of optimizers, and their settings (learning rate) when the last step was counted."""
-        self._statistics: Any = None
-        """A module with running statistics that each rank computes alone."""
+        self._statistics: Any = None  # a module with running statistics that each rank computes alone
         self._version = -1
         """Of its running mean when the last step was counted: DDP writes to it before the next one."""
-        self._forwards: list[int] = []
-        """Training passes of each step of this generation."""
+        self._forwards: list[int] = []  # training passes of each step of this generation
         self.has_extra_pass = False
         """Whether a generation began with a pass that changes running statistics, and trains nothing."""
-        self.has_own_statistics = False
-        """Whether running statistics are known to be those of this rank alone."""
+        self.has_own_statistics = False  # whether running statistics are known to be those of this rank alone
         self._warned: set[str] = set()
         for name, part in parts.items():
             self.hook(name, part)

@@ -34,8 +34,7 @@ def combine(numbers: Iterable[int]) -> int:
 
 class _Walk:
     def __init__(self) -> None:
-        self._open: set[int] = set()
-        """Objects that contain the current one."""
+        self._open: set[int] = set()  # objects that contain the current one
 
     def number(self, value: Any) -> int:
         import torch

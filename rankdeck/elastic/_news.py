@@ -22,10 +22,8 @@ class News:
     may be inside a collective that never completes."""
 
     def __init__(self, generation: int, on_lost: Callable[[int, Any], None]) -> None:
-        self.lost = -1
-        """The newest generation that has lost a rank."""
-        self.generation = generation
-        """The newest generation that has begun."""
+        self.lost = -1  # the newest generation that has lost a rank
+        self.generation = generation  # the newest generation that has begun
         self.changed = threading.Condition()
         self._on_lost = on_lost
         self._store = connect()  # before the first generation, whose sockets must not include this one

@@ -117,8 +117,7 @@ def _alone(state: State, function: Callable[[], R]) -> R:
 class _Session:
     """Training of this rank from its first generation to the end."""
 
-    has_begun = False
-    """Whether this process has had one."""
+    has_begun = False  # whether this process has had one
 
     def __init__(self, state: State) -> None:
         _Session.has_begun = True
@@ -131,12 +130,9 @@ class _Session:
             generation=int(os.environ["RANKDECK_GENERATION"]),
         )
         self.handover = Handover(state, self.standing)
-        self.others: set[int] = set()
-        """Inodes of the connections that existed before this generation."""
-        self.listeners: set[int] = set()
-        """Inodes of the listening sockets that existed before this generation."""
-        self.sockets: set[int] | None = None
-        """Inodes of the process group's sockets; None while the group forms."""
+        self.others: set[int] = set()  # inodes of the connections that existed before this generation
+        self.listeners: set[int] = set()  # inodes of the listening sockets that existed before this generation
+        self.sockets: set[int] | None = None  # inodes of the process group's sockets; None while the group forms
         self.excepthook = sys.excepthook
         if self.standing.generation > 0:
             self.handover.take()

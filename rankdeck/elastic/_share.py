@@ -20,14 +20,10 @@ class Standing:
     rank: int
     world: int
     generation: int
-    attempt: int = 0
-    """How many attempts to form this generation have failed."""
-    fresh: bool = True
-    """Whether this process has not yet trained."""
-    inside: bool = False
-    """Whether the main thread may be waiting for a peer."""
-    leaving: bool = False
-    """Whether the main thread is destroying a group, which waits for the group's operations."""
+    attempt: int = 0  # how many attempts to form this generation have failed
+    fresh: bool = True  # whether this process has not yet trained
+    inside: bool = False  # whether the main thread may be waiting for a peer
+    leaving: bool = False  # whether the main thread is destroying a group, which waits for the group's operations
 
 
 class Arrival(NamedTuple):
@@ -37,10 +33,8 @@ class Arrival(NamedTuple):
     step: int
     fresh: bool
     rank: int
-    fault: str = ""
-    """Why its state is not that of its last counted step."""
-    is_alone: bool = False
-    """Whether its running statistics are known to be those of this rank alone."""
+    fault: str = ""  # why its state is not that of its last counted step
+    is_alone: bool = False  # whether its running statistics are known to be those of this rank alone
     digests: dict[str, int] = {}  # noqa: RUF012 - never written
     """Of what it has trained, by name of the part."""
 

@@ -38,17 +38,12 @@ class State:
     _changes: Changes
     _check: Callable[[], None]
     """Raises PeerLostError unless all work on streams is done, and no rank was lost meanwhile."""
-    _keeps_two: bool
-    """Whether there are streams, so that the newest copy may be wrong."""
-    _keeps_steps: bool
-    """Whether each counted step is copied."""
+    _keeps_two: bool  # whether there are streams, so that the newest copy may be wrong
+    _keeps_steps: bool  # whether each counted step is copied
     _commits: int
-    _copies: list[tuple[int, dict[str, Any]]]
-    """Number of commits and values, the newest last."""
-    _is_certain: bool
-    """Whether the newest copy is known to be right."""
-    _fault: str
-    """Why the state is not that of the last counted step; empty: it is."""
+    _copies: list[tuple[int, dict[str, Any]]]  # number of commits and values, the newest last
+    _is_certain: bool  # whether the newest copy is known to be right
+    _fault: str  # why the state is not that of the last counted step; empty: it is
 
     def __init__(self, step: int = 0, **parts: Any) -> None:
         for name in parts:

@@ -35,11 +35,9 @@ ADDING = 100
 class Case(NamedTuple):
     """One collective on one size, as one rank has it."""
 
-    size: int
-    """Bytes of the larger buffer, as nccl-tests count them."""
+    size: int  # bytes of the larger buffer, as nccl-tests count them
     buffers: tuple[torch.Tensor, ...]
-    fill: Callable[[], None]
-    """Fills the buffers with the input that `is_right` expects."""
+    fill: Callable[[], None]  # fills the buffers with the input that `is_right` expects
     call: Callable[[], object]
     is_right: Callable[[], bool]
 
@@ -52,8 +50,7 @@ class Collective(NamedTuple):
     bus_factor: Callable[[int], float]
     """By what the algorithm's bandwidth is multiplied, for so many ranks, to be that of the links between them
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; sendrecv: `SendRecvGetBw` there)."""
-    least: int = 1
-    """Ranks that it needs."""
+    least: int = 1  # ranks that it needs
 
 
 def _pattern(shift: int, count: int, like: torch.Tensor) -> torch.Tensor:

@@ -26,10 +26,8 @@ HELD_OUT = 397
 class Digits(NamedTuple):
     """Some images, and their digits."""
 
-    images: torch.Tensor
-    """Shape (count, 1, 8, 8), float32, from 0 (white) to 1."""
-    labels: torch.Tensor
-    """Shape (count,), int64, from 0 to 9."""
+    images: torch.Tensor  # shape (count, 1, 8, 8), float32, from 0 (white) to 1
+    labels: torch.Tensor  # shape (count,), int64, from 0 to 9
 
 
 def read_digits() -> tuple[Digits, Digits]:

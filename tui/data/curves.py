@@ -24,17 +24,12 @@ MOST_CURVES = 4
 class Look(NamedTuple):
     """How curves are drawn."""
 
-    log: bool = False
-    """Values are on a logarithmic axis; those that are not positive are left out."""
-    by_time: bool = False
-    """x is in seconds, though there are steps."""
-    smoothing: float = 0.0
-    """Share of the values before in each value, as TensorBoard smooths; 0: none."""
+    log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
+    by_time: bool = False  # x is in seconds, though there are steps
+    smoothing: float = 0.0  # share of the values before in each value, as TensorBoard smooths; 0: none
     begin: float = 0.0
-    end: float = 1.0
-    """Which part of the run is drawn."""
-    chosen: str = ""
-    """A curve that is drawn above the band."""
+    end: float = 1.0  # which part of the run is drawn
+    chosen: str = ""  # a curve that is drawn above the band
 
 
 class Curve(NamedTuple):
@@ -49,11 +44,9 @@ class Curves(NamedTuple):
     """The content of a chart. `odd`: places of values that were not finite. `by_step`: x is in steps, else in seconds."""
 
     curves: list[Curve]
-    is_band: bool
-    """They are the mean, the highest and the lowest of many series."""
+    is_band: bool  # they are the mean, the highest and the lowest of many series
     odd: list[float]
-    restarts: list[float]
-    """Steps from which a later attempt continued."""
+    restarts: list[float]  # steps from which a later attempt continued
     by_step: bool
     x_range: tuple[float, float]
     y_range: tuple[float, float]

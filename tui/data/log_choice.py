@@ -28,8 +28,7 @@ class LogChoice:
 
     def __init__(self) -> None:
         self.scope: Scope = "rank"
-        self.attempt: int | None = None
-        """The attempt that is shown; None: the newest."""
+        self.attempt: int | None = None  # the attempt that is shown; None: the newest
         self._stream_choice = 0
         self._folds = True
         self._chosen: object = None

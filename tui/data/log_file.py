@@ -35,16 +35,12 @@ class LogFile:
         self.path = path
         self.rank = rank
         self.stream = stream
-        self.partial = b""
-        """The beginning of a line whose end has not been written yet."""
-        self.written_at = 0.0
-        """When the file was last written to, seconds since the epoch."""
+        self.partial = b""  # the beginning of a line whose end has not been written yet
+        self.written_at = 0.0  # when the file was last written to, seconds since the epoch
         self.was_replaced = False
         """Whether the lines that were read are no longer in the file. Cleared by `tail` and `rewind`."""
-        self.next_line = 0
-        """Offset of the line that `newer` completes next."""
-        self.is_behind = False
-        """Whether the file had more than the last call of `newer` read."""
+        self.next_line = 0  # offset of the line that `newer` completes next
+        self.is_behind = False  # whether the file had more than the last call of `newer` read
         self._begin = 0
         self._read = 0
         self._inode = 0

@@ -26,10 +26,8 @@ class LogFinder:
         self._origin: Origin | None = None
         self._error = ""
         self._step: Step = "nearest"
-        self.pattern: Pattern | None = None
-        """The pattern that is sought; None: there is no search."""
-        self.found: Found | None = None
-        """The result so far; None: there is no search."""
+        self.pattern: Pattern | None = None  # the pattern that is sought; None: there is no search
+        self.found: Found | None = None  # the result so far; None: there is no search
 
     @property
     def error(self) -> str:

@@ -112,10 +112,8 @@ class Pattern:
             raise PatternError(str(error)) from error
         self._repeats = 0 if words else _repeats(text)
         self._sure = self._compiled(_Bounded) if self._repeats else self._fast
-        self.is_slow = False
-        """Whether a search took too long; it finds nothing from then on."""
-        self.is_cut = False
-        """Whether only the beginning of a line was searched."""
+        self.is_slow = False  # whether a search took too long; it finds nothing from then on
+        self.is_cut = False  # whether only the beginning of a line was searched
         parts = [part.lower() if self._any_case else part for part in text.split("|")]
         self._words = words or (tuple(parts) if len(parts) > 1 and all(map(_LITERAL.fullmatch, parts)) else ())
         self._literal = "" if words else _literal_of(text)

@@ -18,15 +18,13 @@ class LogReader:
     app from leaving."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
-        self.wanted: Where | Place | None = None
-        """The next place to read; None: no particular one."""
+        self.wanted: Where | Place | None = None  # the next place to read; None: no particular one
         self._arrived = arrived
         self._requests: SimpleQueue[tuple[MergedLog, Where | Place] | None] = SimpleQueue()
         self._read: SimpleQueue[tuple[MergedLog, Batch]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_busy = False
-        self._behind = 0
-        """Reads in a row that left more behind."""
+        self._behind = 0  # reads in a row that left more behind
 
     def poll(self, log: MergedLog | None, *, newer: bool) -> None:
         """Requests the wanted place, unless a request is under way. `newer`: reads newer lines if no place is wanted."""

@@ -61,8 +61,7 @@ class _Searched(Sequence[int]):
         self.file = file
         self.low = self.high = file.next_line
         self.size = file.size()
-        self._before: array[int] = array("Q")
-        """Matches before where the search began, nearest first."""
+        self._before: array[int] = array("Q")  # matches before where the search began, nearest first
         self._after: array[int] = array("Q")
 
     def __len__(self) -> int:

@@ -50,11 +50,9 @@ class Batch(NamedTuple):
     where: Where | Place
     lines: list[Line]
     partials: list[Line]
-    more: bool
-    """There is more where this came from."""
+    more: bool  # there is more where this came from
     has_older: bool
-    place: int = 0
-    """Of the lines around a place, the index of the one that was asked for."""
+    place: int = 0  # of the lines around a place, the index of the one that was asked for
     changed: Mapping[int, Line] = {}
     """Lines that are held already and that more ranks have printed now, by their numbers."""
 
@@ -86,17 +84,14 @@ class MergedLog:
         self._keeps = self.filter.reader()
         self._order = order
         self._by_time = False
-        self._written: dict[int, float] = {}
-        """When each file was last written to when that was first asked."""
+        self._written: dict[int, float] = {}  # when each file was last written to when that was first asked
         self.ranks = tuple(sorted({source.rank for source in sources if source.rank is not None}))
         self.has_stderr = any(source.stream == "err" for source in sources)
         self.lines: list[Line] = []
         self.partials: list[Line] = []
-        self.first = 0
-        """Number of `lines[0]`. A line keeps its number while lines before it come and go."""
+        self.first = 0  # number of `lines[0]`. A line keeps its number while lines before it come and go.
         self.has_older = False
-        self.caught_up = False
-        """Whether everything that was in the files at the last request is held."""
+        self.caught_up = False  # whether everything that was in the files at the last request is held
         self._bytes = 0
         self._opened = False
         self._turn = 0

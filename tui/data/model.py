@@ -46,14 +46,11 @@ class Header:
 
     run: RunView
     title: str
-    away: Mapping[str, float]
-    """Seconds for which each node has been unreachable."""
-    fraction: float | None
-    """Steps done, of all steps."""
+    away: Mapping[str, float]  # seconds for which each node has been unreachable
+    fraction: float | None  # steps done, of all steps
     eta: float | None
     elapsed: float
-    stalled: float | None
-    """For how long ranks hang."""
+    stalled: float | None  # for how long ranks hang
     loss: float | None
     checkpoint_age: float | None
 

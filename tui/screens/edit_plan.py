@@ -29,8 +29,7 @@ class EditPlan:
         self._screen, self._form, self._known = screen, form, known
         self.available: list[BackendInfo] = []
         """The backends, with what the nodes in the form lack for each; empty before the first check."""
-        self._shown_line = ""
-        """The line whose choices are shown in place of the plan; empty: the plan is shown."""
+        self._shown_line = ""  # the line whose choices are shown in place of the plan; empty: the plan is shown
 
     @property
     def pane(self) -> TextPane:

@@ -48,10 +48,8 @@ class HomeLists(Container):
         super().__init__(id="lists")
         self._home, self._changed = screen, changed
         self._wanted = profile
-        self.entries: list[ProfileEntry] | None = None
-        """All profiles, as they were read last; None: not yet read."""
-        self.runs: list[RunSummary] | None = None
-        """All runs, likewise."""
+        self.entries: list[ProfileEntry] | None = None  # all profiles, as they were read last; None: not yet read
+        self.runs: list[RunSummary] | None = None  # all runs, likewise
         self._reading_runs = False
         self._reading_profiles = 0
         self._filter = ""

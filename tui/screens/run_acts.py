@@ -121,10 +121,8 @@ class RunActs:
     ) -> None:
         self._screen, self._link, self._model, self._rank = screen, link, model, rank
         self._again, self._watch = again, watch
-        self._requesting = False
-        """Whether a request is unanswered: no other is made meanwhile."""
-        self._asking: _Asking | None = None
-        """The question that is open."""
+        self._requesting = False  # whether a request is unanswered: no other is made meanwhile
+        self._asking: _Asking | None = None  # the question that is open
         self._stopped: int | None = None
         """The attempt that was stopped from here, before the supervisor reports that it is stopping."""
 

@@ -42,10 +42,8 @@ class RunPanes:
         self, screen: DeckScreen, model: RunModel, ranks: RunRanks, logs: RunLogs, paint: Callable[[], None]
     ) -> None:
         self._screen, self._model, self._ranks, self._logs, self._paint = screen, model, ranks, logs, paint
-        self.pane: Pane = "log"
-        """The one below the ranks."""
-        self.zoom: Pane | None = None
-        """The one that is shown on the whole screen."""
+        self.pane: Pane = "log"  # the one below the ranks
+        self.zoom: Pane | None = None  # the one that is shown on the whole screen
         keymap = screen.deck.keymap
         on, back = (first_key(f"run.{id}", keymap) for id in ("next", "previous"))
         words = f"search the log: a regular expression; {on} and {back} go from match to match"

@@ -47,8 +47,7 @@ class RunRanks:
 
     def __init__(self, screen: DeckScreen, model: RunModel) -> None:
         self._screen, self._model = screen, model
-        self.by_node = False
-        """Whether the ranks are shown by node, as cells, in place of the table."""
+        self.by_node = False  # whether the ranks are shown by node, as cells, in place of the table
         words = "show only ranks with these words: failed  gpu01  8-15  !running"
         self.line = SearchLine("filter", words, changed=self._filter, done=self._done)
 

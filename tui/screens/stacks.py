@@ -37,8 +37,7 @@ class StacksScreen(DeckScreen):
         self._run = run
         self._ask = ask
         self._waiting = False
-        self._taken = ""
-        """The part of the title about the stacks that are shown."""
+        self._taken = ""  # the part of the title about the stacks that are shown
 
     def compose(self) -> ComposeResult:
         yield TextPane(id="stacks", ascii=self.deck.ascii)

@@ -20,16 +20,11 @@ class Signs(NamedTuple):
     """The characters that tables and curves are drawn with."""
 
     cursor: str
-    ranks: dict[RankWord, str]
-    """Each state has its sign besides its word and its colour."""
-    mixed: str
-    """Of a node whose ranks are in different states."""
-    trouble: str
-    """Of a rank that runs, and hangs or lags."""
-    blocks: str
-    """Of a sparkline, lowest first."""
-    odd: str
-    """Of a value that is not finite."""
+    ranks: dict[RankWord, str]  # each state has its sign besides its word and its colour
+    mixed: str  # of a node whose ranks are in different states
+    trouble: str  # of a rank that runs, and hangs or lags
+    blocks: str  # of a sparkline, lowest first
+    odd: str  # of a value that is not finite
 
 
 _SIGNS = Signs(

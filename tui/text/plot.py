@@ -72,8 +72,7 @@ class Picture(NamedTuple):
     """Finished lines: text and colours."""
 
     lines: list[tuple[str, list[Span]]]
-    names: list[tuple[str, str, Style]]
-    """(swatch, name, style) of each curve."""
+    names: list[tuple[str, str, Style]]  # (swatch, name, style) of each curve
 
 
 def picture(request: Request) -> Picture | None:

@@ -131,8 +131,7 @@ class Fit:
     def __init__(self) -> None:
         self.columns = Columns.fitted(80, world_size=1, node=4)
         self.unit = ""
-        self._has_gpus = self._has_usage = False
-        """Whether use of a GPU, or what processes use, was ever known."""
+        self._has_gpus = self._has_usage = False  # whether use of a GPU, or what processes use, was ever known
 
     def take(self, views: Iterable[RankView], width: int, hidden: Collection[HidableColumn]) -> bool:
         """Fits the columns to rows and a width. True if they changed."""

@@ -30,8 +30,7 @@ class CursorChosen(Message):
 class LineKeys:
     """The actions of the keys in `tui.keys` whose place is `list`, for a widget that says how it moves."""
 
-    HEADINGS = 0
-    """Lines above the others that do not scroll."""
+    HEADINGS = 0  # lines above the others that do not scroll
 
     def _move(self, lines: int) -> None:
         """Moves down, or up where `lines` is negative, as far as possible."""

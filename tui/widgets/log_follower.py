@@ -26,10 +26,8 @@ class LogFollower:
         self.finder = LogFinder(told)
         self.rows = LogRows(self.finder, styles, ascii=ascii)
         self.window = LogWindow(self.rows)
-        self.follows = True
-        """Whether the window goes along with the end of the log; see `follow`."""
-        self.new_lines = 0
-        """Lines that arrived since it stopped following."""
+        self.follows = True  # whether the window goes along with the end of the log; see `follow`
+        self.new_lines = 0  # lines that arrived since it stopped following
 
     @property
     def log(self) -> MergedLog | None:

@@ -100,14 +100,11 @@ class LogRows:
 
     def __init__(self, finder: LogFinder, styles: Callable[[], Styles], *, ascii: bool) -> None:
         self.log: MergedLog | None = None
-        self.width = 0
-        """Cells of a row."""
-        self.wraps = False
-        """Whether long lines go on in the next row."""
+        self.width = 0  # cells of a row
+        self.wraps = False  # whether long lines go on in the next row
         self.has_colour = True
         self.selection: Selection | None = None
-        self.current: int | None = None
-        """Number of the line that stands out."""
+        self.current: int | None = None  # number of the line that stands out
         self._finder = finder
         self._make_styles = styles
         self._styles: Styles | None = None

@@ -45,8 +45,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     BINDINGS = bindings("list", "log")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-view--{part}" for part in PARTS}
 
-    wrap: var[bool] = var(False)
-    """Whether long lines go on in the next row."""
+    wrap: var[bool] = var(False)  # whether long lines go on in the next row
 
     class Changed(Message):
         """What `badge`, the title, the filter or the search say is different now."""

@@ -23,8 +23,7 @@ class LogWindow:
         self.height = 0
         self.top = 0
         self.skip = 0
-        self.column = 0
-        """Cells that are left of the window, where lines are not wrapped."""
+        self.column = 0  # cells that are left of the window, where lines are not wrapped
 
     @property
     def position(self) -> Position:

@@ -59,8 +59,7 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._away: Mapping[str, float] = {}
         self._cells: dict[int, Cell] = {}
         self._boxes = Boxes.fitted(80, name=4, ranks=1)
-        self._cursor = (0, 0)
-        """Index of a node, and of one of its ranks."""
+        self._cursor = (0, 0)  # index of a node, and of one of its ranks
         self._painted: dict[int, tuple[_Piece, ...]] = {}
 
     # --- what is shown -----------------------------------------------------------------------------------------------

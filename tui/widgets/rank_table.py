@@ -54,11 +54,9 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(id=id, classes=classes)
         self._ascii = ascii
-        self.none_matches = "No rank matches."
-        """Shown while the filter shows no rank."""
+        self.none_matches = "No rank matches."  # shown while the filter shows no rank
         self._ranks: Arrangement[RankRow] = Arrangement()
-        self._rows: Sequence[RankRow] = ()
-        """Those that the filter shows, in order."""
+        self._rows: Sequence[RankRow] = ()  # those that the filter shows, in order
         self._now = 0.0
         self._cursor = 0
         self._fit = Fit()

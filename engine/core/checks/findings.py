@@ -165,17 +165,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     mpirun: str
     interfaces: tuple[tuple[str, str], ...]
     leftovers: tuple[Leftover, ...]
-    processes: int | None = None
-    """How many more processes and threads the user may start there."""
+    processes: int | None = None  # how many more processes and threads the user may start there
     ends_with: Login = ""
-    cpus: tuple[str, ...] = ()
-    """The CPUs of each rank there, if ranks are bound."""
-    cpus_trouble: str = ""
-    """Why they can't be bound."""
-    cpu_limit: float | None = None
-    """How many CPUs control groups allow at the same time."""
-    process_limits: dict[str, int] = {}
-    """Of each process; see `engine.node.limits.process_limits`."""
+    cpus: tuple[str, ...] = ()  # the CPUs of each rank there, if ranks are bound
+    cpus_trouble: str = ""  # why they can't be bound
+    cpu_limit: float | None = None  # how many CPUs control groups allow at the same time
+    process_limits: dict[str, int] = {}  # of each process; see `engine.node.limits.process_limits`
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,8 +33,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """An operation in which ranks wait."""
 
     sentence: str
-    late: tuple[int, ...]
-    """Ranks that have not called it, if known."""
+    late: tuple[int, ...]  # ranks that have not called it, if known
 
 
 def compare(records: Mapping[int, RankRecord | None]) -> list[Wait]:

@@ -51,35 +51,21 @@ MAX_DETAIL = 300
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rank failed."""
 
-    headline: str
-    """`rank 2 was killed by SIGKILL`"""
-    detail: str
-    """One line: the exception, or the meaning of the signal."""
-    traceback: str
-    """The last traceback that it printed; empty: none."""
-    hint: str
-    """The next step."""
-    fix: str = ""
-    """A line to copy, a command or a setting of a profile; empty: none."""
-    cause: str = ""
-    """The id of the known cause, or one word: `exception`, `exit`, `lost`, `start`, `asked`."""
+    headline: str  # `rank 2 was killed by SIGKILL`
+    detail: str  # one line: the exception, or the meaning of the signal
+    traceback: str  # the last traceback that it printed; empty: none
+    hint: str  # the next step
+    fix: str = ""  # a line to copy, a command or a setting of a profile; empty: none
+    cause: str = ""  # the id of the known cause, or one word: `exception`, `exit`, `lost`, `start`, `asked`
     confidence: Confidence = "certain"
-    heals: bool = True
-    """Whether the same run may succeed if it starts again, without a change by somebody."""
-    line: str = ""
-    """The line that shows the known cause."""
-    last: tuple[str, ...] = ()
-    """The last lines, if nothing better is known."""
-    waits: bool = False
-    """Whether it timed out waiting for others."""
-    ranks: frozenset[int] = frozenset()
-    """Ranks that its message names as the cause."""
-    blames: str = ""
-    """A headline about these ranks, with `{who}`."""
-    rank: int | None = None
-    """The rank whose failure it only reports; None: its own."""
-    raised: str = ""
-    """The exception that ended it, one line: `ValueError: bad batch`; empty: none did."""
+    heals: bool = True  # whether the same run may succeed if it starts again, without a change by somebody
+    line: str = ""  # the line that shows the known cause
+    last: tuple[str, ...] = ()  # the last lines, if nothing better is known
+    waits: bool = False  # whether it timed out waiting for others
+    ranks: frozenset[int] = frozenset()  # ranks that its message names as the cause
+    blames: str = ""  # a headline about these ranks, with `{who}`
+    rank: int | None = None  # the rank whose failure it only reports; None: its own
+    raised: str = ""  # the exception that ended it, one line: `ValueError: bad batch`; empty: none did
 
 
 _SIGNALS: dict[int, tuple[str, str]] = {

@@ -67,8 +67,7 @@ class Bar(NamedTuple):
     label: str
     at: str
     total: str
-    left: str
-    """The time that it still needed by its own estimate: `18:55`; empty: unknown."""
+    left: str  # the time that it still needed by its own estimate: `18:55`; empty: unknown
 
 
 class Ending(NamedTuple):
@@ -76,18 +75,13 @@ class Ending(NamedTuple):
 
     chain: tuple[Traceback, ...]
     """The exception that ended it, after those that it is chained to; empty: none did."""
-    certain: bool
-    """Whether nobody caught it."""
-    handled: str
-    """An earlier exception that the program survived: `KeyError: 'x'`."""
+    certain: bool  # whether nobody caught it
+    handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
     words: str
     """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
-    said: str
-    """That one of them which most likely says why."""
-    last: tuple[str, ...]
-    """The last lines that say anything."""
-    bar: Bar | None
-    """The last bar, if it is not complete."""
+    said: str  # that one of them which most likely says why
+    last: tuple[str, ...]  # the last lines that say anything
+    bar: Bar | None  # the last bar, if it is not complete
 
 
 @lru_cache(maxsize=1024)

@@ -44,38 +44,28 @@ Key = tuple[str, str]
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that a rank has called."""
 
-    number: int
-    """Of a collective: its number in the group, counted from 1."""
-    name: str
-    """Empty: unknown."""
-    tensors: str
-    """`4 x float32`"""
+    number: int  # of a collective: its number in the group, counted from 1
+    name: str  # empty: unknown
+    tensors: str  # `4 x float32`
     is_under_way: bool
-    is_transfer: bool
-    """Whether it is a send or a receive."""
-    created: int
-    """Nanoseconds since 1970, by the clock of the rank's node."""
+    is_transfer: bool  # whether it is a send or a receive
+    created: int  # nanoseconds since 1970, by the clock of the rank's node
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A process group, as one of its ranks sees it."""
 
     title: str
-    ranks: tuple[range, ...]
-    """Empty: all."""
-    operations: tuple[Operation, ...]
-    """The newest operations, oldest first."""
+    ranks: tuple[range, ...]  # empty: all
+    operations: tuple[Operation, ...]  # the newest operations, oldest first
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one rank."""
 
-    groups: dict[Key, Group]
-    """Groups with operations, for each of their backends."""
-    is_evicted: bool
-    """Whether old operations were dropped: a group without operations may have had some."""
-    now: int
-    """When it was recorded, like `Operation.created`; 0: unknown."""
+    groups: dict[Key, Group]  # groups with operations, for each of their backends
+    is_evicted: bool  # whether old operations were dropped: a group without operations may have had some
+    now: int  # when it was recorded, like `Operation.created`; 0: unknown
 
 
 class _Entry(msgspec.Struct):

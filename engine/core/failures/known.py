@@ -70,39 +70,29 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A known failure. `detail`, `hint`, `fix` and `blames` may use the named groups of `pattern` and `needs`."""
 
     id: str
-    pattern: str
-    """A regex for text of many lines: `^` and `$` match at each line."""
-    hint: str
-    """The next step."""
+    pattern: str  # a regex for text of many lines: `^` and `$` match at each line
+    hint: str  # the next step
     examples: tuple[str, ...] = ()
     """Texts that show it, for a test. Not needed if a text in `tests/data/failures` does."""
     needs: str = ""
     """A second regex, which must match the whole output of the process: its frames, its warnings, and what its launcher says."""
-    detail: str = ""
-    """Its meaning; empty: show the program's own message."""
-    fix: str = ""
-    """A line to copy: a command, or a setting of a profile."""
+    detail: str = ""  # its meaning; empty: show the program's own message
+    fix: str = ""  # a line to copy: a command, or a setting of a profile
     blames: str = ""
     """A headline. Groups of `pattern` whose names begin with `rank` contain the ranks at fault: `{who}`."""
     kind: Kind = "cause"
-    signals: str = "ABRT"
-    """Signals that the failure can cause, without `SIG`. An exit code is always possible."""
-    likely: bool = False
-    """Whether `detail` is only the most common reason."""
-    heals: bool = True
-    """Whether the same run may succeed if it starts again, without a change by somebody."""
+    signals: str = "ABRT"  # signals that the failure can cause, without `SIG`. An exit code is always possible.
+    likely: bool = False  # whether `detail` is only the most common reason
+    heals: bool = True  # whether the same run may succeed if it starts again, without a change by somebody
     waits: bool = False
     """Whether the process only waited for others, so that a rank without an error is the cause."""
     yields_to: str = ""
     """First letters of ids that win over this one in the same process, because they are more specific."""
-    speaker: Speaker = ""
-    """Of a failed connection: who writes the text."""
+    speaker: Speaker = ""  # of a failed connection: who writes the text
     statuses: tuple[int, ...] = ()
     """Of a failed connection: exit statuses for which the pattern counts; empty: all."""
-    retry: bool = False
-    """Of a failed connection: whether a second try within seconds may succeed."""
-    final: bool = False
-    """Of a failed connection: whether no other try can ever succeed, because the job is over."""
+    retry: bool = False  # of a failed connection: whether a second try within seconds may succeed
+    final: bool = False  # of a failed connection: whether no other try can ever succeed, because the job is over
     gone: bool = False
     """Of a failed connection: whether the node does not belong to the job, which goes on without it."""
     proxied: bool = False
@@ -114,10 +104,8 @@ class Found(NamedTuple):
 
     cause: Cause
     words: dict[str, str]
-    line: str
-    """The line that shows it."""
-    at: int
-    """Index of the first character of the match."""
+    line: str  # the line that shows it
+    at: int  # index of the first character of the match
 
     @property
     def detail(self) -> str:

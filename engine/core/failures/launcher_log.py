@@ -54,8 +54,7 @@ class _Process:
         self.time = ""
         self.report: Found | None = None
         self.line = ""
-        self.begin: int | None = None
-        """Number of the line of its first error."""
+        self.begin: int | None = None  # number of the line of its first error
 
 
 def read_log(text: str) -> list[Witness]:

@@ -64,8 +64,7 @@ class Line(NamedTuple):
     """One line of a process."""
 
     rank: int | None
-    source: str
-    """Node or process that the tags name, if they name no rank: `worker-1`."""
+    source: str  # node or process that the tags name, if they name no rank: `worker-1`
     text: str
 
 

@@ -42,16 +42,11 @@ MAX_LINE = 300
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Why a node has no agent. The texts continue a line that begins with `gpu01: `."""
 
-    fact: str
-    """The failure, one line."""
-    hint: str
-    """The next step, one line."""
-    retry: bool = False
-    """Whether a second try within seconds may succeed."""
-    final: bool = False
-    """Whether no other try can ever succeed, because the job is over."""
-    gone: bool = False
-    """Whether the job goes on without this node."""
+    fact: str  # the failure, one line
+    hint: str  # the next step, one line
+    retry: bool = False  # whether a second try within seconds may succeed
+    final: bool = False  # whether no other try can ever succeed, because the job is over
+    gone: bool = False  # whether the job goes on without this node
 
     @property
     def text(self) -> str:

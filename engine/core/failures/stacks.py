@@ -57,8 +57,7 @@ class RankStack(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     text: str = ""
     reason: str = ""
-    collectives: str = ""
-    """The state of its process groups, for `read_record`."""
+    collectives: str = ""  # the state of its process groups, for `read_record`
     children: tuple[ChildStack, ...] = ()
 
 

@@ -70,10 +70,8 @@ class Traceback(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[str, ...]
     message: str
-    raised_at: int = 0
-    """Index of the line with the exception in the whole text."""
-    rank: int | None = None
-    """The rank that the lines around it name."""
+    raised_at: int = 0  # index of the line with the exception in the whole text
+    rank: int | None = None  # the rank that the lines around it name
     uncaught: bool = False
     """Whether it begins where the program begins: nobody caught the exception. Others were printed by an `except` or a logger."""
 

@@ -42,52 +42,36 @@ _PROGRESS = re.compile(
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a job: its output, and how it ended."""
 
-    rank: int | None
-    """None: unknown."""
-    output: bytes | str
-    """The end of its output."""
+    rank: int | None  # None: unknown
+    output: bytes | str  # the end of its output
     failed: bool
     status: int | None = None
     """The exit code, or minus the number of a signal; None: it has not ended, or its status is unknown."""
-    order: tuple[int | str, ...] = ()
-    """Sorts processes by the time when their failure was noticed."""
-    claimed: bool = False
-    """Whether the launcher names it as the first failure."""
-    secondary: bool | None = None
-    """Whether its failure is a consequence of another; None: its output decides."""
+    order: tuple[int | str, ...] = ()  # sorts processes by the time when their failure was noticed
+    claimed: bool = False  # whether the launcher names it as the first failure
+    secondary: bool | None = None  # whether its failure is a consequence of another; None: its output decides
     reason: str = ""
-    by: str = ""
-    """See `explain`."""
-    report: Found | None = None
-    """The launcher's report about its end."""
-    line: str = ""
-    """The launcher's line about its end, if that is no known failure."""
-    source: str = ""
-    """If its rank is unknown: the node or the file that its lines come from."""
-    context: str = ""
-    """The launcher's output."""
+    by: str = ""  # see `explain`
+    report: Found | None = None  # the launcher's report about its end
+    line: str = ""  # the launcher's line about its end, if that is no known failure
+    source: str = ""  # if its rank is unknown: the node or the file that its lines come from
+    context: str = ""  # the launcher's output
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Why a job failed."""
 
-    cause: str
-    """The id of the known cause, or a word; see `Explanation.cause`."""
-    rank: int | None
-    """The rank at fault; None: unknown."""
+    cause: str  # the id of the known cause, or a word; see `Explanation.cause`
+    rank: int | None  # the rank at fault; None: unknown
     headline: str
     detail: str
-    hint: str = msgspec.field(name="advice")
-    """The next step; `advice` in JSON."""
+    hint: str = msgspec.field(name="advice")  # the next step; `advice` in JSON
     fix: str
     traceback: str
     confidence: Confidence = "certain"
-    heals: bool = True
-    """Whether the same run may succeed if it starts again, without a change by somebody."""
-    evidence: tuple[str, ...] = ()
-    """Lines of output that show it: raw."""
-    followed: tuple[str, ...] = ()
-    """Its consequences, one sentence for all ranks with the same one."""
+    heals: bool = True  # whether the same run may succeed if it starts again, without a change by somebody
+    evidence: tuple[str, ...] = ()  # lines of output that show it: raw
+    followed: tuple[str, ...] = ()  # its consequences, one sentence for all ranks with the same one
 
 
 def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Verdict | None:

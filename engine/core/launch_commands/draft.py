@@ -47,8 +47,7 @@ _RELATIVE_SOURCE = re.compile(r"(?:source|\.)\s+[\"']?(?![/~$\"'])")
 class Draft:
     """The values read from a command so far. None and empty: the command gives none."""
 
-    kind: str = ""
-    """The key of `[recipe]` that names the program: `script` or `module`."""
+    kind: str = ""  # the key of `[recipe]` that names the program: `script` or `module`
     target: str = ""
     args: list[str] = field(default_factory=list)
     python: str = ""
@@ -61,10 +60,8 @@ class Draft:
     hostfile: str = ""
     slurm: int | str | None = None
     node_count: int | None = None
-    ranks: int | None = None
-    """On each node."""
-    total: int | None = None
-    """On all nodes."""
+    ranks: int | None = None  # on each node
+    total: int | None = None  # on all nodes
     restarts: int = 0
     notes: list[Note] = field(default_factory=list)
 

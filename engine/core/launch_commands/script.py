@@ -61,8 +61,7 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.draft, self.job = Draft(), Job()
         self._file = file
-        self._known: dict[str, str] = {}
-        """Values of the shell's variables."""
+        self._known: dict[str, str] = {}  # values of the shell's variables
         self._programs: list[tuple[Statement, list[Word]]] = []
 
     def take_directives(self, text: str) -> None:

@@ -21,8 +21,7 @@ class Statement(NamedTuple):
     text: str
     place: str
     left_out: tuple[str, ...] = ()
-    is_typed: bool = False
-    """Whether it is a command line, not a line of a file."""
+    is_typed: bool = False  # whether it is a command line, not a line of a file
 
 
 _PART = re.compile(

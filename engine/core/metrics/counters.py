@@ -34,30 +34,22 @@ class Counter(msgspec.Struct, kw_only=True):
     interval: int = 0
     offset: int = 0
     epoch: float | None = None
-    begun: int = 0
-    """How often the count began again."""
+    begun: int = 0  # how often the count began again
     is_ahead: bool = False
     """It began again before its epoch changed, as a bar does that is set back first and gets its new title then."""
     of_epoch: bool = False
     is_named: bool = False
-    is_file: bool = False
-    """It is in a file that the rank writes."""
-    is_own: bool = False
-    """The profile says so."""
+    is_file: bool = False  # it is in a file that the rank writes
+    is_own: bool = False  # the profile says so
     advances: int = 0
-    losses: int = 0
-    """Lines with a loss."""
-    with_losses: int = 0
-    """Losses elsewhere before which it advanced."""
-    has_moved: bool = False
-    """Since the last loss."""
+    losses: int = 0  # lines with a loss
+    with_losses: int = 0  # losses elsewhere before which it advanced
+    has_moved: bool = False  # since the last loss
     is_bar: bool = False
-    is_lead: bool = False
-    """It is a number at the begin of lines, which may also be a rank."""
+    is_lead: bool = False  # it is a number at the begin of lines, which may also be a rank
     is_pair: bool = False
     """Its lines have an epoch and a step where others have a step and its total: the first stays while the second grows."""
-    agrees: int = 0
-    """Lines of a bar with the step of the training's own count: it counts the same."""
+    agrees: int = 0  # lines of a bar with the step of the training's own count: it counts the same
 
     @property
     def step(self) -> int:

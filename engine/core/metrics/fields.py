@@ -29,32 +29,22 @@ HIDDEN = "\x01"
 class Field(NamedTuple):
     """One number of a line, or the two of an `i/N`."""
 
-    name: str
-    """Words before the number, as printed: `lm loss`; empty: none."""
-    unit: str
-    """After the number, in lower case: `ms`, `%`, `tokens/s`; `x per second` is `x/s`."""
-    signed: bool
-    """Whether a sign such as `=` or `:` is between the name and the number."""
-    opened: str
-    """Brackets and quotes between the name and the number."""
-    number: int
-    """Place of the number among those of the line."""
-    total: int | None
-    """Place of the second number of an `i/N`."""
-    begin: int
-    """Where the number begins in the text."""
-    end: int
-    """Where the number or the `i/N` ends, with its unit."""
+    name: str  # words before the number, as printed: `lm loss`; empty: none
+    unit: str  # after the number, in lower case: `ms`, `%`, `tokens/s`; `x per second` is `x/s`
+    signed: bool  # whether a sign such as `=` or `:` is between the name and the number
+    opened: str  # brackets and quotes between the name and the number
+    number: int  # place of the number among those of the line
+    total: int | None  # place of the second number of an `i/N`
+    begin: int  # where the number begins in the text
+    end: int  # where the number or the `i/N` ends, with its unit
 
 
 class Numbers(NamedTuple):
     """The numbers of a line in order, and the text between them."""
 
-    texts: list[str]
-    """Without signs between thousands; with a point as decimal sign."""
+    texts: list[str]  # without signs between thousands; with a point as decimal sign
     begins: list[int]
-    factors: list[float]
-    """Multiples of those with a letter: 1000 of `40k`."""
+    factors: list[float]  # multiples of those with a letter: 1000 of `40k`
 
 
 class Fields(NamedTuple):

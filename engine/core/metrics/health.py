@@ -81,8 +81,7 @@ class _Pace:
         self.count: int | None = None
         self.at = now
         self.longest = 0.0
-        self.steps = 0
-        """Made while it was looked at."""
+        self.steps = 0  # made while it was looked at
         self.lag_since: float | None = None
         self._intervals: deque[float] = deque(maxlen=32)
         self._usual: float | None = None
@@ -120,14 +119,12 @@ class Health:
         self._signs = [(0, None)] * world_size
         self._levels: dict[int, tuple[float, float, int]] = {}
         """Mean, deviation and number of losses of each rank."""
-        self._odd: set[int] = set()
-        """Ranks whose loss is not finite."""
+        self._odd: set[int] = set()  # ranks whose loss is not finite
         self._spiked_at = -math.inf
         self._rates: deque[float] = deque(maxlen=60)
         self._new_rates: deque[float] = deque(maxlen=NEW_RATES)
         self._is_low = False
-        self._worst: dict[int, float] = {}
-        """For how long stalled ranks had no step, to report it when they go on."""
+        self._worst: dict[int, float] = {}  # for how long stalled ranks had no step, to report it when they go on
         self.marks: dict[int, RankMark] = {}
 
     def look(

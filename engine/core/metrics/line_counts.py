@@ -28,11 +28,9 @@ class LineCounts:
         self.counted = ""
         self.title = ""
         self.is_aside = False
-        self._is_episode = False
-        """The epoch is called `ep`: a number that is called `epoch` wins."""
+        self._is_episode = False  # the epoch is called `ep`: a number that is called `epoch` wins
         self.used: set[int] = set()
-        self.renamed: dict[int, str] = {}
-        """Names of numbers that stand behind another one."""
+        self.renamed: dict[int, str] = {}  # names of numbers that stand behind another one
         bar = P.bar.search(self.text)
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0

@@ -57,8 +57,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 class Source(NamedTuple):
     """How a number is made from the words of a line, which are its runs of digits and dots."""
 
-    place: int
-    """The first word of the number; -1: there is none, and `factor` is the value, such as nan."""
+    place: int  # the first word of the number; -1: there is none, and `factor` is the value, such as nan
     factor: float = 1.0
     inverted: bool = False
     joins: tuple[bytes, ...] = ()

@@ -44,18 +44,14 @@ class Format(NamedTuple):
     kind: Kind = ""
     counter: str = ""
     """Tells counters apart: the title of a bar, the name of a step. Empty if nothing is counted."""
-    title: str = ""
-    """Name of the counted work, for people: `validation`, `saving shards`."""
+    title: str = ""  # name of the counted work, for people: `validation`, `saving shards`
     is_aside: bool = False
     """It counts something else than training: held-out data, files, another bar with a title that says so."""
-    of_epoch: bool = False
-    """The count begins again with each epoch."""
-    is_summary: bool = False
-    """Values of a whole run: they are not points of its curve."""
+    of_epoch: bool = False  # the count begins again with each epoch
+    is_summary: bool = False  # values of a whole run: they are not points of its curve
     loss_of: str = ""
     """The name of the loss if it is one of several; empty: it is the loss of the run, or there is none."""
-    doubt: str = ""
-    """Why a number is not shown."""
+    doubt: str = ""  # why a number is not shown
 
     @property
     def is_of_training(self) -> bool:
@@ -78,12 +74,10 @@ class _Reading(LineCounts):
         self.values: dict[str, Value] = {}
         self.part: Value | None = None
         self.part_name, self.doubt = "", ""
-        self.total_name = False
-        """Whether the loss of the run was named on this line."""
+        self.total_name = False  # whether the loss of the run was named on this line
         self.is_summary = "runtime" in self.lower or P.summary.match(self.text) is not None
         self.held_out_spans = [found.span() for found in P.held_out_object.finditer(self.text)]
-        self.is_known = False
-        """A metric or a count was found that makes the line a report."""
+        self.is_known = False  # a metric or a count was found that makes the line a report
 
     # --- metrics -------------------------------------------------------------------------------------------------------
 

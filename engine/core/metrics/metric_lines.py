@@ -62,21 +62,15 @@ class MetricReader:
         self._formats = formats or LineFormats(Names())
         self._unfinished = bytearray()
         self._giving_up = False
-        self._is_drawn_over = False
-        """Whether the unfinished line begins after `\\r`."""
-        self._frame = b""
-        """The last line, where that is a frame of a traceback."""
+        self._is_drawn_over = False  # whether the unfinished line begins after `\r`
+        self._frame = b""  # the last line, where that is a frame of a traceback
         self._section: Section = "training"
-        self._total: int | None = None
-        """Of the training's count, when a section of held-out data began."""
-        self._in_object = False
-        """Whether the section ends with a closing bracket."""
+        self._total: int | None = None  # of the training's count, when a section of held-out data began
+        self._in_object = False  # whether the section ends with a closing bracket
         self._table: Table | None = None
         self._table_section: Section = "training"
-        self._no_rows: set[bytes] = set()
-        """Shapes of lines that are no rows of the table."""
-        self._floods = 0
-        """Chunks in a row that had more lines of unknown shapes than are read."""
+        self._no_rows: set[bytes] = set()  # shapes of lines that are no rows of the table
+        self._floods = 0  # chunks in a row that had more lines of unknown shapes than are read
 
     def feed(self, data: bytes) -> list[Line]:
         """Reads the next bytes of the output. `data`: any bytes. A line ends with `\\n` or, in progress bars, with `\\r`; an unfinished

@@ -79,42 +79,29 @@ class RankProgress(msgspec.Struct, kw_only=True):
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
-    counted: float = 0.0
-    """Samples or tokens since `counted_since`."""
+    counted: float = 0.0  # samples or tokens since `counted_since`
     counted_since: float | None = None
-    recorded: set[str] = set()
-    """Metrics reported by `rankdeck.log`."""
+    recorded: set[str] = set()  # metrics reported by `rankdeck.log`
     keys: set[str] = set()
-    single: set[str] = set()
-    """Metrics with one value so far, as in a summary at the end."""
-    from_files: set[str] = set()
-    """Metrics that the rank's tracker writes to a file and its output does not say."""
-    in_files: dict[str, InFile] = {}
-    """Those of them that were in the file before they were printed."""
-    epoch: float | None = None
-    """As printed: counted from 0 or 1, or with a fraction."""
+    single: set[str] = set()  # metrics with one value so far, as in a summary at the end
+    from_files: set[str] = set()  # metrics that the rank's tracker writes to a file and its output does not say
+    in_files: dict[str, InFile] = {}  # those of them that were in the file before they were printed
+    epoch: float | None = None  # as printed: counted from 0 or 1, or with a fraction
     epochs: int | None = None
-    first_epoch: int | None = None
-    """The first epoch that was printed, by this or an earlier attempt."""
+    first_epoch: int | None = None  # the first epoch that was printed, by this or an earlier attempt
     has_epoch_lines: bool = False
     """The newest epoch has a line of its own, so counts after it are those of the epoch."""
     epoch_step: int | None = None
     epoch_steps: int | None = None
     """Step and steps of the epoch, if steps are counted in each; `step` and `steps` are those of the run."""
     counters: dict[str, Counter] = {}
-    owner: str = ""
-    """The name of the training's own count."""
-    aside: str = ""
-    """The rank's work beside training, with its count: `validation 12/40`; empty: none."""
-    is_derived: bool = False
-    """Whether `throughput` is made from steps and time."""
-    steps_told: int = 0
-    """Lines with a step since the last throughput that was printed."""
-    phase: str = ""
-    """The rank's work instead of training, in its own word: `eval`; until its next step."""
+    owner: str = ""  # the name of the training's own count
+    aside: str = ""  # the rank's work beside training, with its count: `validation 12/40`; empty: none
+    is_derived: bool = False  # whether `throughput` is made from steps and time
+    steps_told: int = 0  # lines with a step since the last throughput that was printed
+    phase: str = ""  # the rank's work instead of training, in its own word: `eval`; until its next step
     paced_at: float | None = None
-    paced_step: int = 0
-    """Where the window of a derived throughput begins."""
+    paced_step: int = 0  # where the window of a derived throughput begins
 
 
 def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) -> list[Point]:

@@ -13,14 +13,10 @@ MEBIBYTE = 1 << 20
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """Resources that a rank's process uses, without its children such as data loaders. None: unknown."""
 
-    cpu: int
-    """Percent of one core: 400 is four cores."""
-    memory: int
-    """Bytes in physical memory, in whole mebibytes."""
-    read: int | None
-    """Bytes a second that it has read, from files, pipes and everything else, to two digits."""
-    written: int | None
-    """The same for writing."""
+    cpu: int  # percent of one core: 400 is four cores
+    memory: int  # bytes in physical memory, in whole mebibytes
+    read: int | None  # bytes a second that it has read, from files, pipes and everything else, to two digits
+    written: int | None  # the same for writing
 
     @property
     def transferred(self) -> int | None:
@@ -47,12 +43,9 @@ MAX_BYTES = 1 << 53
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU that a rank computes on. None: unknown to the driver."""
 
-    utilisation: int | None
-    """Percent of the time in which a kernel ran."""
-    memory: int | None
-    """Bytes in use by any process."""
-    memory_total: int | None
-    """Bytes in total."""
+    utilisation: int | None  # percent of the time in which a kernel ran
+    memory: int | None  # bytes in use by any process
+    memory_total: int | None  # bytes in total
 
 
 def read_use(values: Sequence[object]) -> GpuUse | None:

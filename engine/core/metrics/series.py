@@ -70,8 +70,7 @@ class Series:
         self._capacity = RESOURCE_CAPACITY if key in RESOURCES else CAPACITY
         self.buckets: list[Bucket] = []
         self.recent: deque[tuple[float, int | None, float]] = deque(maxlen=RECENT)
-        self.low, self.high = math.inf, -math.inf
-        """The extremes of all finite values; infinite if there is none."""
+        self.low, self.high = math.inf, -math.inf  # the extremes of all finite values; infinite if there is none
 
     def append(self, at: float, step: int | None, value: float) -> None:
         """Adds a point, of any float and of a step or None, at seconds since the epoch. Costs constant time on average."""

@@ -47,12 +47,9 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     device: Literal["cpu", "cuda"]
     mpi: Mpi | None = None
-    library_path: str = ""
-    """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
-    start_together: str = ""
-    """Why its ranks can only start together; empty: one may start alone."""
-    found: str = ""
-    """The MPI or library that it uses, in words."""
+    library_path: str = ""  # folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none
+    start_together: str = ""  # why its ranks can only start together; empty: one may start alone
+    found: str = ""  # the MPI or library that it uses, in words
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
     torch: str = ""
@@ -102,10 +99,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     backend: BackendSettings
-    backend_note: str = ""
-    """Why this backend was chosen, if the profile leaves the choice open."""
-    backend_is_auto: bool = False
-    """Whether rankdeck chose the backend, because the profile says `auto`."""
+    backend_note: str = ""  # why this backend was chosen, if the profile leaves the choice open
+    backend_is_auto: bool = False  # whether rankdeck chose the backend, because the profile says `auto`
     fallback: tuple[BackendSettings, ...] = ()
     """Backends to use, in this order, if ranks can't set up their process group."""
     timeout: float
@@ -117,26 +112,22 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     rank: Rank
     metrics: Metrics
     health: HealthLimits
-    slurm_job: str = ""
-    """The number of the Slurm job that has the nodes; empty: none."""
+    slurm_job: str = ""  # the number of the Slurm job that has the nodes; empty: none
     env: dict[str, str]
     env_defaults: dict[str, str]
     preload: tuple[str, ...] = ()
     """Modules that the template imports besides torch, before it forks ranks: with `launch.preload = "auto"`, those of the last run."""
     slow_imports: tuple[tuple[str, float], ...] = ()
     """Modules that are worth adding to `preload`, and the seconds that their imports took in a rank."""
-    warnings: tuple[EnvWarning, ...] = ()
-    """Warnings about variables. They do not change the launch."""
+    warnings: tuple[EnvWarning, ...] = ()  # warnings about variables. They do not change the launch.
     outer_python: str = ""
     """The Python of agents, if that of ranks is inside `launch.wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
-    spare_nodes: int = 0
-    """Nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost."""
+    spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.
     spare_names: tuple[str, ...] = ()
     """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
-    linger: float = 0.0
-    """Seconds that a standby stays after the run; 0: none does."""
+    linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
 
     @property
     def reach(self) -> Reach:

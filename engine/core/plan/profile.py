@@ -173,16 +173,11 @@ class Metrics(Section, frozen=True, kw_only=True):
 class HealthLimits(Section, frozen=True, kw_only=True):
     """`[health]`: when a rank or a curve is reported; 0 switches a report off."""
 
-    stalled: float = 10.0
-    """Times the usual interval between steps without a new one."""
-    least: float = 30.0
-    """Seconds without a new step, at least."""
-    slow: float = 1.5
-    """Times the usual interval of the other ranks."""
-    spike: float = 8.0
-    """Times the usual deviation of the loss above its level."""
-    drop: float = 0.5
-    """Share of the usual throughput."""
+    stalled: float = 10.0  # times the usual interval between steps without a new one
+    least: float = 30.0  # seconds without a new step, at least
+    slow: float = 1.5  # times the usual interval of the other ranks
+    spike: float = 8.0  # times the usual deviation of the loss above its level
+    drop: float = 0.5  # share of the usual throughput
 
 
 class Profile(Section, frozen=True, kw_only=True):

@@ -35,8 +35,7 @@ class SpawnRanks(Action, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     address: str
     port: int
-    generations: tuple[int, ...]
-    """Of each of these ranks."""
+    generations: tuple[int, ...]  # of each of these ranks
 
 
 class TellRanks(Action, frozen=True, kw_only=True):

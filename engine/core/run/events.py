@@ -58,21 +58,14 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     on_failure: str
     max_restarts: int
-    restart_when: str = "may_heal"
-    """`always`, or only if the cause `may_heal`: `launch.restart_when`."""
-    start_together: str = ""
-    """Why ranks can only start together, if the backend requires it."""
+    restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
+    start_together: str = ""  # why ranks can only start together, if the backend requires it
     backend: str = ""
-    backend_note: str = ""
-    """Why rankdeck chose the backend, if the profile leaves the choice open."""
-    backend_is_auto: bool = False
-    """Whether the profile says `auto`; otherwise the backend is a fallback."""
-    fallback: tuple[FallbackBackend, ...] = ()
-    """In the order in which they are tried."""
-    spare_nodes: int = 0
-    """Nodes of the job besides."""
-    spare_names: tuple[str, ...] = ()
-    """Their names, where dead ranks can rejoin."""
+    backend_note: str = ""  # why rankdeck chose the backend, if the profile leaves the choice open
+    backend_is_auto: bool = False  # whether the profile says `auto`; otherwise the backend is a fallback
+    fallback: tuple[FallbackBackend, ...] = ()  # in the order in which they are tried
+    spare_nodes: int = 0  # nodes of the job besides
+    spare_names: tuple[str, ...] = ()  # their names, where dead ranks can rejoin
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):

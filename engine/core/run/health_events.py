@@ -49,8 +49,7 @@ class Kills:
     """The newest signal that a user sent to each process of a rank. It explains only the end of that process."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, tuple[str, int]] = {}
-        """(user, signal) by rank."""
+        self._newest: dict[int, tuple[str, int]] = {}  # (user, signal) by rank
 
     def take(self, event: AnyEvent) -> None:
         """Notes a signal, or the end of a rank."""

@@ -84,10 +84,8 @@ class Node(Value, frozen=True, kw_only=True):
     was_up: bool = False
     """Whether its agent ever answered. If it did and the node is given up, processes may be left there."""
     cleared: bool = False
-    warnings: tuple[str, ...] = ()
-    """Findings that will make ranks fail there, or may."""
-    imports: tuple[tuple[str, float], ...] = ()
-    """Modules that its template has imported, and their seconds."""
+    warnings: tuple[str, ...] = ()  # findings that will make ranks fail there, or may
+    imports: tuple[tuple[str, float], ...] = ()  # modules that its template has imported, and their seconds
     abandoned: tuple[int, ...] = ()
 
 
@@ -99,8 +97,7 @@ class Outcome(Value, frozen=True, kw_only=True):
 
     word: Literal["succeeded", "failed", "stopped", "queued"]
     reason: str
-    job_ended: bool = False
-    """Whether the run ended because its job did."""
+    job_ended: bool = False  # whether the run ended because its job did
     no_restart: str = ""
     """Why no restart followed, although `launch.on_failure` asks for one: the same run would fail again."""
 
@@ -127,8 +124,7 @@ class Running(Value, frozen=True, kw_only=True):
 class Holding(Value, frozen=True, kw_only=True):
     """A rank failed. The others keep running until a user decides."""
 
-    since: float = 0.0
-    """Seconds since the epoch."""
+    since: float = 0.0  # seconds since the epoch
 
 
 class Stopping(Value, frozen=True, kw_only=True):
@@ -183,22 +179,16 @@ class RunState(Value, frozen=True, kw_only=True):
     store_address: str = ""
     interfaces: tuple[tuple[str, str], ...] = ()
     """The network interface by which each node reaches the others, as `(node, name)`."""
-    store_trouble: str = ""
-    """How the store of this attempt was lost, and the next step; empty: it was not."""
-    spare_nodes: int = 0
-    """Nodes on which the run may go on if one of `nodes` is lost."""
-    spare_names: tuple[str, ...] = ()
-    """Of these nodes, those where dead ranks can rejoin."""
+    store_trouble: str = ""  # how the store of this attempt was lost, and the next step; empty: it was not
+    spare_nodes: int = 0  # nodes on which the run may go on if one of `nodes` is lost
+    spare_names: tuple[str, ...] = ()  # of these nodes, those where dead ranks can rejoin
     restarts: int = 0
-    restart_when: str = "may_heal"
-    """`always`, or only if the cause `may_heal`: `launch.restart_when`."""
+    restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     failed_at: tuple[str, int | None] | None = None
     """Where the last attempt raised its exception, and the last step that it reported; None: it raised none, or a user has restarted the run."""
-    free_rejoins: int = 0
-    """Rejoins that did not count as restarts, since all ranks were last joined."""
+    free_rejoins: int = 0  # rejoins that did not count as restarts, since all ranks were last joined
     ends: int = 0
-    generation: int = 0
-    """Number of the process group in this attempt: each rejoin makes a new one."""
+    generation: int = 0  # number of the process group in this attempt: each rejoin makes a new one
     generation_since: float = 0.0
     started_for: tuple[int, ...] = ()
     """The generation that each rank's process was started for; empty: the first one for all."""
@@ -206,18 +196,12 @@ class RunState(Value, frozen=True, kw_only=True):
     """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
     waits_in: tuple[int, ...] = ()
     """The generation in which each rank waits, as it said last; -1: it does not wait, or has said nothing. Empty: none has."""
-    elastic: bool = False
-    """Whether any rank of this attempt has reported that it joined."""
-    start_together: str = ""
-    """Why ranks can only start together; empty: one may start alone."""
-    backend: str = ""
-    """Of this attempt."""
-    fallback: tuple[FallbackBackend, ...] = ()
-    """Backends to fall back on that were not tried yet."""
-    news: tuple[RankNews, ...] = ()
-    """News that the ranks of this attempt were told, in order."""
-    notices: int = 0
-    """Lines of the story about the ranks' health."""
+    elastic: bool = False  # whether any rank of this attempt has reported that it joined
+    start_together: str = ""  # why ranks can only start together; empty: one may start alone
+    backend: str = ""  # of this attempt
+    fallback: tuple[FallbackBackend, ...] = ()  # backends to fall back on that were not tried yet
+    news: tuple[RankNews, ...] = ()  # news that the ranks of this attempt were told, in order
+    notices: int = 0  # lines of the story about the ranks' health
     imports: tuple[tuple[str, float], ...] = ()
     """Modules that rank 0 has imported itself, and their seconds, from its last report."""
 

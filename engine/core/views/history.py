@@ -14,14 +14,11 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One run in the history."""
 
     summary: RunSummary
-    seconds: float
-    """From launch to end, or until now."""
-    metrics: dict[str, float | None]
-    """The newest value of each metric, the mean over ranks; None: not finite."""
+    seconds: float  # from launch to end, or until now
+    metrics: dict[str, float | None]  # the newest value of each metric, the mean over ranks; None: not finite
     changes: tuple[Change, ...] | None
     """Settings that differ from the run of the same name before it; None: there is none, or a profile can't be read."""
-    size: int | None
-    """Bytes of its files on the disk; None: not counted."""
+    size: int | None  # bytes of its files on the disk; None: not counted
     note: RunNote = RunNote()
 
     @property

@@ -35,8 +35,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     is_cut: bool = False
-    trouble: str = ""
-    """Why the rest is unknown."""
+    trouble: str = ""  # why the rest is unknown
 
     @property
     def words(self) -> str:

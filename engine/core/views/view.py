@@ -35,35 +35,24 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     step: int | None = None
     loss: float | None = None
-    loss_odd: str = ""
-    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
+    loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     throughput: float | None = None
     unit: str = ""
-    gpu: GpuUse | None = None
-    """How it uses its GPU; None: it has none, or unknown."""
-    process: ProcessUse | None = None
-    """Resources that its process uses on the node; None: unknown."""
-    since: float | None = None
-    """When the state began, seconds since the epoch."""
-    seen: float | None = None
-    """When the rank last printed or reported something."""
-    note: str = ""
-    """Why it is in that state, in a few words: `SIGKILL`, `exit 1: ValueError: …`."""
-    last_line: str = ""
-    """The newest line that it printed: raw."""
-    aside: str = ""
-    """Its work beside training, from its output: `validation 12/40`; raw."""
-    is_derived: bool = False
-    """Whether `throughput` is made from steps and time, because the rank prints none."""
+    gpu: GpuUse | None = None  # how it uses its GPU; None: it has none, or unknown
+    process: ProcessUse | None = None  # resources that its process uses on the node; None: unknown
+    since: float | None = None  # when the state began, seconds since the epoch
+    seen: float | None = None  # when the rank last printed or reported something
+    note: str = ""  # why it is in that state, in a few words: `SIGKILL`, `exit 1: ValueError: …`
+    last_line: str = ""  # the newest line that it printed: raw
+    aside: str = ""  # its work beside training, from its output: `validation 12/40`; raw
+    is_derived: bool = False  # whether `throughput` is made from steps and time, because the rank prints none
     out_size: int = 0
-    err_size: int = 0
-    """Bytes in the rank's stdout and stderr files so far."""
+    err_size: int = 0  # bytes in the rank's stdout and stderr files so far
     health: str = ""
     """`stalled`: no step for much longer than usual; `slow`; `nan`: its loss is not finite; empty: nothing is known to be wrong."""
     health_since: float | None = None
     """When a stalled rank made its last step, or another mark began; seconds since the epoch."""
-    phase: str = ""
-    """Its work instead of training, in the script's word: `eval`; raw."""
+    phase: str = ""  # its work instead of training, in the script's word: `eval`; raw
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,22 +69,14 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The root cause of a failure, in words."""
 
     rank: int | None
-    headline: str
-    """`rank 2 was killed by SIGKILL`"""
-    detail: str
-    """The exception of the traceback, or the meaning of the signal; one line."""
-    traceback: str
-    """The last traceback that the rank printed: raw text of several lines; empty: none."""
-    hint: str
-    """The next step."""
-    others: tuple[int, ...] = ()
-    """Other ranks that failed."""
-    fix: str = ""
-    """A line to copy: a command, or a setting of a profile. Raw; empty: none."""
-    cause: str = ""
-    """The id of the known cause, or a word; see `Explanation.cause`."""
-    followed: tuple[str, ...] = ()
-    """Its consequences, one sentence for all ranks with the same one: raw."""
+    headline: str  # `rank 2 was killed by SIGKILL`
+    detail: str  # the exception of the traceback, or the meaning of the signal; one line
+    traceback: str  # the last traceback that the rank printed: raw text of several lines; empty: none
+    hint: str  # the next step
+    others: tuple[int, ...] = ()  # other ranks that failed
+    fix: str = ""  # a line to copy: a command, or a setting of a profile. Raw; empty: none.
+    cause: str = ""  # the id of the known cause, or a word; see `Explanation.cause`
+    followed: tuple[str, ...] = ()  # its consequences, one sentence for all ranks with the same one: raw
     no_restart: str = ""
     """Why no automatic restart followed, although the profile asks for one; empty: one did, or none was asked for."""
 
@@ -116,27 +97,21 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     launched_at: float
     ended_at: float | None
     attempt_since: float
-    alive: int
-    """Ranks whose process exists."""
+    alive: int  # ranks whose process exists
     step: int | None
-    steps: int | None
-    """Total number of steps, if the script reports it."""
+    steps: int | None  # total number of steps, if the script reports it
     loss: float | None
-    throughput: float | None
-    """Of all ranks together, `unit` per second."""
+    throughput: float | None  # of all ranks together, `unit` per second
     unit: str
     checkpoint: int | None
     checkpoint_at: float | None
     failure: FailureView | None
-    restart: str
-    """The effect of a restart now, in words; empty: none."""
+    restart: str  # the effect of a restart now, in words; empty: none
     nodes: tuple[NodeView, ...]
-    loss_odd: str = ""
-    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
+    loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     loss_ranks: tuple[int, ...] = ()
     """The ranks that own the loss, where others of a pipeline print a placeholder; empty: each that prints one."""
-    activity: Activity = "unknown"
-    """The run's activity. Decisions read it; `doing` is for people."""
+    activity: Activity = "unknown"  # the run's activity. Decisions read it; `doing` is for people.
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
     """The effect of a restart now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
     epoch: float | None = None
@@ -144,12 +119,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     epoch_step: int | None = None
     epoch_steps: int | None = None
     """As the script counts steps in each epoch; `step` and `steps` are those of the run. None: it does not."""
-    aside: str = ""
-    """A rank's work beside training: `validation 12/40`; raw."""
-    is_derived: bool = False
-    """Whether `throughput` is made from steps and time."""
-    restart_ranks: tuple[int, ...] = ()
-    """Ranks that a rejoin would start."""
+    aside: str = ""  # a rank's work beside training: `validation 12/40`; raw
+    is_derived: bool = False  # whether `throughput` is made from steps and time
+    restart_ranks: tuple[int, ...] = ()  # ranks that a rejoin would start
     stall: StallView | None = None
     hold_ends_at: float | None = None
     """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
@@ -159,14 +131,11 @@ class StallView(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that hang."""
 
     ranks: tuple[int, ...]
-    since: float
-    """Of the first of them, seconds since the epoch."""
+    since: float  # of the first of them, seconds since the epoch
     waits: tuple[str, ...] = ()
     """Who waits for whom in collectives, one sentence each: raw; empty: nobody waits, or not known yet."""
-    doing: tuple[str, ...] = ()
-    """Where the ranks are in their code, one line for each group of them: raw."""
-    late: tuple[int, ...] = ()
-    """Ranks that others wait for."""
+    doing: tuple[str, ...] = ()  # where the ranks are in their code, one line for each group of them: raw
+    late: tuple[int, ...] = ()  # ranks that others wait for
     place: tuple[str, int] | None = None
     """File and line of the user's code in which the first of these is, else a rank that does something else than most: raw."""
 
@@ -177,8 +146,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at: float
     text: str
-    level: str = "info"
-    """info | notice | warning | error; commands also print those above info"""
+    level: str = "info"  # info | notice | warning | error; commands also print those above info
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_field="type"):
@@ -220,10 +188,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: bool = False
     metrics: dict[str, float | None] | None = None
     """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
-    stalled: bool = False
-    """Whether ranks hang."""
-    loss_odd: str = ""
-    """`nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers."""
+    stalled: bool = False  # whether ranks hang
+    loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):

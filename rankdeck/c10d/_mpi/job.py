@@ -37,8 +37,7 @@ _SMALLEST_TAG_UB = 32767
 class Communicator(MPI.Intracomm):
     """An MPI communicator, with the fact that decides between implementations of collectives."""
 
-    on_one_node = False
-    """Whether all its ranks share memory."""
+    on_one_node = False  # whether all its ranks share memory
 
 
 class Job(Background):
@@ -46,8 +45,7 @@ class Job(Background):
 
     def __init__(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        self.trouble = ""
-        """Why MPI can't be finalised; empty if it can."""
+        self.trouble = ""  # why MPI can't be finalised; empty if it can
         self._uncaught = False
         self._comm, request = MPI.COMM_WORLD.Idup()
         if not poll(request.Test, lambda: time.monotonic() > deadline):

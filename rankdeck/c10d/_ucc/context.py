@@ -55,8 +55,7 @@ class Context:
     ) -> None:
         self.name, self.token, self.members = name, token, members
         self.lock = threading.Lock()
-        self.broken = False
-        """Whether an operation hangs in it: no new team uses it."""
+        self.broken = False  # whether an operation hangs in it: no new team uses it
         self._functions = functions = library.functions
         api.declare(functions)
         self._status = functions.ucc_status_string

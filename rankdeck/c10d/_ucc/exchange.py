@@ -78,8 +78,7 @@ class Callbacks:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._under_way: dict[int, tuple[int, int]] = {}
-        self.error: BaseException | None = None
-        """The first error in one of the calls."""
+        self.error: BaseException | None = None  # the first error in one of the calls
         self._functions = (
             api.AllgatherCallback(self._all_gather),
             api.RequestCallback(self._test),

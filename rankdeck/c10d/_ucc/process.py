@@ -37,10 +37,8 @@ class Place(NamedTuple):
     """A group's resources in UCC."""
 
     team: Team
-    number: int
-    """Number of the group in its context."""
-    members: list[int]
-    """The context's ranks of the group's ranks."""
+    number: int  # number of the group in its context
+    members: list[int]  # the context's ranks of the group's ranks
     peers: Peers
 
 
