@@ -1,7 +1,5 @@
 """The driver of the app in a browser, for `rankdeck serve`."""
 
-from __future__ import annotations
-
 from textual.drivers.web_driver import WebDriver
 
 from tui.driver import leave_at_once

@@ -1,7 +1,5 @@
 """The command palette: every key that does something now, by its name, and choices that need no key of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, cast

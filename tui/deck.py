@@ -1,7 +1,5 @@
 """The app as screens and the command palette see it: the app implements this protocol, and they know nothing else of the app."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol
 

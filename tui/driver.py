@@ -6,8 +6,6 @@ UnicodeDecodeError (textual#6668, its fix #6696 is open), and would take the byt
 types `x`. Reports of that form are dropped here, and the terminal is asked for the SGR form again.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Keys and theme of the user's settings, checked against the table of keys and the themes that there are."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 

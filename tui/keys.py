@@ -4,8 +4,6 @@ A key in this table is bound, is explained, and can be rebound by its id; no oth
 and a terminal's flow control ctrl+s, so each has an alternative.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Starts the app with the user's settings, in the terminal of the command or in a browser."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 With `NO_COLOR` there is neither: text and background are the terminal's own, and highlighted text is reversed.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

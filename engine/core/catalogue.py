@@ -1,7 +1,5 @@
 """Entries of lists in front ends: profiles and backends. Planning makes them, and the client returns them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -15,8 +15,6 @@ RankdeckError                 exit status 1
 A message has the fact and the place; `hint` has the next step.
 """
 
-from __future__ import annotations
-
 
 class RankdeckError(Exception):
     """Base of all errors that a user may see. `message`: the fact and the place, one line, without a full stop. `hint`: the next step;

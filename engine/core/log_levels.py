@@ -1,7 +1,5 @@
 """The level of lines in the output of programs: of Python's logging, of glog and torch, of tracebacks."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """Numbers, times and sizes as text, for commands, sentences and the app. Pure."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Protocol

@@ -1,7 +1,5 @@
 """A user's settings for all runs, in `config.toml`: colours and keys of the app, and how to notify the user."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 The first line of a file that is no comment (`#`) names the columns. A row has a tab between two cells; empty cells at its end may be missing.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from typing import TypeVar
 

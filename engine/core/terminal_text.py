@@ -3,8 +3,6 @@
 Stored bytes stay unchanged; these functions are applied where text is shown. Only this module defines control sequences.
 """
 
-from __future__ import annotations
-
 import re
 
 SEQUENCE = re.compile(

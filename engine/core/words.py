@@ -1,7 +1,5 @@
 """Lists of ranks, modules and counts in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -4,8 +4,6 @@ A terminal supports OSC 52 or ignores it, and does not report which. tmux passes
 `external`; so inside tmux the text goes to tmux's own buffer, which can always be pasted.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

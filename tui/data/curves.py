@@ -6,8 +6,6 @@ A column keeps its lowest and highest value, so that no spike is lost; with many
 highest value, and the last value of each rank that has none there. Values that are not finite are kept separately.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

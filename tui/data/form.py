@@ -3,8 +3,6 @@
 Settings without a line in the form (stop ladder, metrics, secret variables, …) stay as they are in the edited profile.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """The lines of the form, and the choices in them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

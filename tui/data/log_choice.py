@@ -1,7 +1,5 @@
 """Which files the log of a run consists of: whose, which streams, and of which attempt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, NamedTuple
 

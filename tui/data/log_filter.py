@@ -1,7 +1,5 @@
 """Which lines of a log are shown: those that match, without those that must not, from a level on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from engine.core.log_levels import LEVELS, LevelReader

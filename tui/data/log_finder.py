@@ -1,7 +1,5 @@
 """A search in a log that is shown: a regular expression or errors, the match visited last, and the number of matches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

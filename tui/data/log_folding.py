@@ -1,7 +1,5 @@
 """Lines that several ranks have printed alike, held once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

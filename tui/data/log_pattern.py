@@ -4,8 +4,6 @@
 `regex`, which lets other threads run and has a timeout; it is half as fast.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, compress, count

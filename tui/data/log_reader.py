@@ -1,7 +1,5 @@
 """Reads a log in a thread of its own, so that a file server that hangs does not stop the app."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Writes the shown lines of a log into a new file that only the user may read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

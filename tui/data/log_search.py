@@ -3,8 +3,6 @@
 It reads the files again, in blocks from where the search begins, and keeps where the matching lines begin, 8 bytes for each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

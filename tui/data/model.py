@@ -4,8 +4,6 @@ The socket's messages are applied as they come, whatever the screen does; a time
 So a slow terminal delays painting and nothing else, and a burst of updates costs one paint.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ asyncio's own executor is waited for when the loop ends, so one read on a file s
 of an app that does not go away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

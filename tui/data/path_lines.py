@@ -1,7 +1,5 @@
 """Paths that a form's line may mean: the rest of one that is being typed, and the scripts of a folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The order of the ranks in their table, and which of them a filter shows. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args

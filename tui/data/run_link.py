@@ -1,7 +1,5 @@
 """The connection to one run, opened again after a break until it is closed, and a watch on all runs. Knows asyncio and nothing of Textual."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Values of a small curve in a table: the course of the values, in which no spike is lost. Pure."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The parts of every screen: the app as `Deck`, parts with actions of their own, and workers whose unexpected errors are shown instead of ending the app."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A check of the nodes: the results as they arrive, and the text of the cell under the cursor."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 

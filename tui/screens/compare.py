@@ -1,7 +1,5 @@
 """Runs side by side: curves over each other, results, and what differs between them."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Questions and notices. Actions that end something ask here first; the default answer does nothing."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import ComposeResult

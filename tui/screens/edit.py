@@ -1,7 +1,5 @@
 """A profile as a form, with its plan beside it: new, edit, duplicate."""
 
-from __future__ import annotations
-
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container

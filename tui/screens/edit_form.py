@@ -1,7 +1,5 @@
 """The lines of a form: the values in them, problems with them, and lists that fill them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The plan beside a form: the plan of its profile, or, on some lines, all choices."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Saving the profile in a form: its file, and the files that it may replace."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

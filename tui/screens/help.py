@@ -1,7 +1,5 @@
 """Help: every key, sign and term, from the tables that the app itself uses."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The history: every run that is kept, sorted and filtered, to compare, launch again, annotate and remove."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec

@@ -1,7 +1,5 @@
 """Home: the profiles with their plans, and the runs. Enter launches a profile or opens a run."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

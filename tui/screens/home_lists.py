@@ -1,7 +1,5 @@
 """The lists of the home screen: profiles and runs, read again and again, filtered, with a cursor in each."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

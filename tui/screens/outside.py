@@ -1,7 +1,5 @@
 """Programs that take the terminal for a while: the user's editor and pager. The app is suspended meanwhile."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Launching a run again: as it was, with a change in the form, or with other arguments in one line."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ One worker folds the supervisor's messages into a `RunModel`; timers paint what 
 terminal delays nothing else. If the connection breaks, the worker attaches again for as long as the screen exists.
 """
 
-from __future__ import annotations
-
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container

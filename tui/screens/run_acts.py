@@ -1,7 +1,5 @@
 """The keys that change a run: restart, kill, stop. Each asks first; the question names the target and says what happens."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Coroutine
 from functools import partial

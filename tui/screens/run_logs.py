@@ -1,7 +1,5 @@
 """The log on the run screen: its rank, the lines shown, and the actions on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paints the run screen a few times a second where the run has changed, in the panes that are displayed."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

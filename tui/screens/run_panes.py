@@ -1,7 +1,5 @@
 """The panes of the run screen: which are shown, how keys go from one to another, and the lines for a search or a filter of the log."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The ranks on the run screen: as a table that is sorted and filtered, or as cells by node; the cursor on one of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The script of a recipe, to read."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """Where every rank of a run is in its Python code."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial

@@ -1,7 +1,5 @@
 """Measured collectives as a table, and as curves over size on logarithmic axes. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

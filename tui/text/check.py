@@ -1,7 +1,5 @@
 """The findings of a check in words. Pure text."""
 
-from __future__ import annotations
-
 from textual.content import Content
 
 from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid

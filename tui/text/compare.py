@@ -1,7 +1,5 @@
 """The text of a comparison: results of all runs, and what differs between them. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """The text of the help screen: the table of keys, the signs of states, the terms. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple

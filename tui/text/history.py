@@ -1,7 +1,5 @@
 """The text of the history: one line for each run, and the details of one. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The text of the home screen: its lists, a run, a profile that is not trusted. Pure text."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Words in lines of a given width: sentences, labelled values, errors. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """The border of a log, in words."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tui.data.log_filter import LogFilter

@@ -1,7 +1,5 @@
 """State by sign, word and colour, so that none of them is needed alone; and other differences with `--ascii`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from textual.content import Content

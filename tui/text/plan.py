@@ -1,7 +1,5 @@
 """A launch plan as text: nodes as boxes with their ranks, the command and the environment of rank 0. Also backends."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Container, Sequence
 from typing import NamedTuple

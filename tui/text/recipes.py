@@ -1,7 +1,5 @@
 """Recipes as text: what each shows and takes, and its script. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """A run in words: the header, the explanation of a failure, the events, the stacks. Pure text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 

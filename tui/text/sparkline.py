@@ -4,8 +4,6 @@ Textual's own `Sparkline` raises ValueError on NaN and infinity (8.2.8), stretch
 constant one as empty; a diverged loss must neither end the app nor look like a good one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

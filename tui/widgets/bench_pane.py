@@ -1,7 +1,5 @@
 """Measured collectives: a table, and beside it or in its place their curves over size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from textual import events

@@ -4,8 +4,6 @@ plotext draws them in a thread, at most twice a second and only for who can see 
 The plotext widget that Textual points to draws again on every repaint, a change of focus included.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A line of text in which a pasted launch command is not text but a command."""
 
-from __future__ import annotations
-
 from textual import events
 from textual.message import Message
 from textual.widgets import Input

@@ -1,7 +1,5 @@
 """A form, and one line of it: a label, the value typed or chosen, and below it the problems with the value."""
 
-from __future__ import annotations
-
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll

@@ -1,7 +1,5 @@
 """The first lines of a screen: a title, or how a run is."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget

@@ -4,8 +4,6 @@ Textual's `Footer` builds a widget for every key each time the focus moves, and 
 line and leaves out whole entries.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """Common parts of the panes that scroll: the keys that move by lines and pages, and messages of a cursor."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from textual.message import Message

@@ -1,7 +1,5 @@
 """A list of lines whose cursor keeps its place while the lines change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

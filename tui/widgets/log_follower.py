@@ -3,8 +3,6 @@
 When lines arrive, a view that follows moves to the end; others stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tui.data.log_finder import LogFinder, Origin

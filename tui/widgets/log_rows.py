@@ -1,7 +1,5 @@
 """The lines of a log as rows of the screen: prefix, colours and marks, each line drawn once for as long as it looks the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Textual 8.2.8's `RichLog` and `Log` can't be used for this: they pull a reader d
 stops repainting when it is full.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rich.segment import Segment

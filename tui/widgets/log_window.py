@@ -4,8 +4,6 @@ A line keeps its number, whatever arrives below or is loaded above, and the wind
 reader stands still.
 """
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 from textual.strip import Strip
 

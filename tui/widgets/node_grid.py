@@ -4,8 +4,6 @@ A running rank is a block whose height shows one measure; any other rank is the 
 that is not finite, has another colour. The border shows the numbers of the rank under the cursor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """The rows of the rank table as strips, each drawn once for as long as it looks the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from typing import NamedTuple
 

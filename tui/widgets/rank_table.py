@@ -4,8 +4,6 @@ Textual's `DataTable` (8.2.8) repaints everything when one cell changes, takes t
 every row. This table draws the lines that are on the screen, keeps what it has drawn, and repaints the lines that differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, cast, get_args
 

@@ -1,7 +1,5 @@
 """The curves of a run: some metrics of its ranks at once, beside and above each other; keys go through all metrics."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import cast
 

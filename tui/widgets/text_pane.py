@@ -1,7 +1,5 @@
 """A pane with a text that is made for its width, and scrolls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual import events

@@ -1,7 +1,5 @@
 """One argument of a command line, as a script or a recipe declares it."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -3,8 +3,6 @@
 A stranger may have written the source, so texts are made printable.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

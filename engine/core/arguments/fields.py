@@ -1,7 +1,5 @@
 """Arguments that are fields of dataclasses or parameters of functions: transformers, trl, simple-parsing, tyro, fire and hydra."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reads a recipe's description, and checks command lines for it. Its script is not run, because it imports torch."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import inspect

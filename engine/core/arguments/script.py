@@ -3,8 +3,6 @@
 Reads literals only. Arguments that other modules declare are missing, so this helps to fill in a form, and refuses nothing.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

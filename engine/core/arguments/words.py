@@ -3,8 +3,6 @@
 Words that no argument takes are kept as they are. Written words may have another order, but mean the same.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

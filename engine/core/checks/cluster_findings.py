@@ -1,7 +1,5 @@
 """Findings from comparing nodes: whether they reach the head, and whether they differ. Also findings about a node without answers."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ The probe on a node (`engine.node.probe`) gives the answers. `node_findings` and
 `cluster_findings` compares all nodes. A later finding about the same node and check replaces an earlier one.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Findings about one node that depend on the job: its files, Python, torch and backend. One function for each check."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from engine.core.checks.findings import Finding, JobFacts, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn

@@ -1,7 +1,5 @@
 """Findings about one node that do not depend on the job, and how many ranks it has room for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

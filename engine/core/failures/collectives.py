@@ -5,8 +5,6 @@ of nccl. All ranks of a group number its collectives alike for each backend. So 
 oldest pending collective has not called that collective.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ step. When a rank fails, torch mostly prints errors about other ranks ("connecti
 rank is to blame. `verdict` compares several ranks.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ The rules:
 - A level counts: warnings, retries and debug output are no causes. The last line is often not the one that says why.
 """
 
-from __future__ import annotations
-
 import builtins
 import re
 from collections.abc import Sequence

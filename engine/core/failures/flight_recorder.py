@@ -3,8 +3,6 @@
 Ranks of an active run send their records; after a timeout of nccl, torch writes them to files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ Reads logs of torchrun, Slurm, Open MPI's and MPICH's mpirun, DeepSpeed, Lightni
 rank of a line. A line without a rank is the launcher's, or its rank is unknown.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterable

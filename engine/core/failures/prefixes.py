@@ -4,8 +4,6 @@ Tags that nothing else looks like (`[rank3]:`, `[1,3]<stderr>:`) count wherever 
 the text have them, and a traceback appears behind them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Parses and summarises the ranks' Python stacks, as `faulthandler` writes them; ranks with the same stack are shown once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Why the store of an attempt ended, in words."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from engine.core.run.state import status_words

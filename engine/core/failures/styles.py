@@ -4,8 +4,6 @@ Reads rich's frames, loguru, records in JSON or logfmt with a traceback inside, 
 which typer and tyro put errors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

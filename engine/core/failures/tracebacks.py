@@ -1,7 +1,5 @@
 """Finds Python tracebacks in a rank's output, with the ones they are chained to, and shortens them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -5,8 +5,6 @@ first failure counts, in the order in which the launcher or the supervisor notic
 timed out waiting, the rank at fault is named instead: the one in the error, the one that is behind, or the only one without output.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """`accelerate launch`. It hands its settings to the script in environment variables, which therefore become the profile's."""
 
-from __future__ import annotations
-
 from engine.core.launch_commands.draft import Draft, Word
 from engine.core.launch_commands.options import Given, read_options, take_option, take_program
 

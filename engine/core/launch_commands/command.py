@@ -1,7 +1,5 @@
 """Which launcher a command starts, and what it starts in turn: srun may start torchrun, and mpirun a Python."""
 
-from __future__ import annotations
-
 import re
 
 from engine.core.errors import UsageError

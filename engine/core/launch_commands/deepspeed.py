@@ -1,7 +1,5 @@
 """The `deepspeed` command."""
 
-from __future__ import annotations
-
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word
 from engine.core.launch_commands.options import Given, read_options, take_option, take_program

@@ -1,7 +1,5 @@
 """The profile that a command of another launcher becomes: what is known of it while the command is read."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """mpirun and mpiexec of Open MPI 4 and 5, MPICH and Intel MPI. The ranks are started by mpirun in the profile too."""
 
-from __future__ import annotations
-
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options, reasons, take_option

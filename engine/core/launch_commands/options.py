@@ -5,8 +5,6 @@ spellings a launcher accepts and what each option means here; a word that is in 
 whether the next word is its value.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from functools import cache

@@ -4,8 +4,6 @@ Modules, environments and `source` become `launch.setup`, variables become `[env
 program. All other commands are reported, because no shell runs them.
 """
 
-from __future__ import annotations
-
 import re
 
 from engine.core.errors import UsageError

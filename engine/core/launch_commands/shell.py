@@ -4,8 +4,6 @@ Knows the syntax that commands of launchers need: quotes, `\\` at the end of a l
 value the text itself sets. Everything else (`$(...)`, other variables) stays as it is, as one word.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The nodes stay the scheduler's: the profile uses those of the job that rankdeck runs in.
 """
 
-from __future__ import annotations
-
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options
 

@@ -1,7 +1,5 @@
 """torchrun, `python -m torch.distributed.run` and `python -m torch.distributed.launch`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.core.launch_commands.draft import Draft, Word, whole_number

@@ -3,8 +3,6 @@
 A result is one call of `rankdeck.log` with the fields of `Result`; `docs/bench.md` explains them.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A chart of a metric as SVG: thin lines for ranks, a strong one for their mean, gaps where values are not finite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

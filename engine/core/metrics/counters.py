@@ -5,8 +5,6 @@ if none does, it is the one that advances with the losses, and if no loss is pri
 is a new epoch: its steps go on from those of the epoch before.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from engine.core.metrics.line_formats import Line

@@ -5,8 +5,6 @@ protobuf message `Event`, of which only what scalars need is read: `wall_time` (
 or `tensor` (8) of each value in `summary` (5). Checksums are not verified: a length that can't be true ends the reading.
 """
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The fields of a line say nothing yet about what they mean; `line_meaning` decide
 format: see `line_formats`.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

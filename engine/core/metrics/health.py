@@ -6,8 +6,6 @@ throughput. A fixed limit would be too long for a script with ten steps a second
 Nothing is reported while a rank says that it does something else (`rankdeck.log(phase="eval")`), or before there are usual values.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

@@ -1,7 +1,5 @@
 """Reads what a line counts: steps, epochs, batches, with or without a bar, and whether it is about held-out data."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -5,8 +5,6 @@ of many lines. The lines of a chunk that have the same format are compared with 
 parsed. Lines of a rare format are always kept.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Programs print the same few formats again and again. The shape of a line is the 
 a shape is read field by field; a `Recipe` then takes the values of the others by their place.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from typing import NamedTuple, get_args

@@ -3,8 +3,6 @@
 The result is a `Format`, which holds places of numbers instead of values: it is the same for all lines that differ in digits only.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from typing import NamedTuple

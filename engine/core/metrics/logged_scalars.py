@@ -5,8 +5,6 @@ bars prints the last one only, at its end, and wandb prints the last value of ea
 read first, the output gets priority as soon as it shows more than the last steps of the file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

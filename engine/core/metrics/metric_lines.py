@@ -4,8 +4,6 @@ A line is read into fields (`fields`), the fields get a meaning (`line_meaning`)
 place (`line_formats`). A chunk of many similar lines is thinned first (`line_flood`). The user's own patterns have priority.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

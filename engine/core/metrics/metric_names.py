@@ -1,7 +1,5 @@
 """The meaning of a number's name: a loss, a step, an epoch, a rate, or any other metric."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal, NamedTuple

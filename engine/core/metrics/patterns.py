@@ -4,8 +4,6 @@
 that row, and `<<held_out>>` for any of those words.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

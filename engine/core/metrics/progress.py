@@ -6,8 +6,6 @@ every point would appear twice.
 A rank that prints steps and no throughput has one that is derived from its steps and the time at which they are read.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The GPU, processor time, memory and I/O of ranks, as their nodes report them, and their curves, which have times and no steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import MappingProxyType
 

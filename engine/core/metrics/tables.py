@@ -5,8 +5,6 @@ with the next heading, the next count of the training, or the bracket that close
 rows of numbers, as fastai, skorch, Ultralytics and CSV loggers print them.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple
 

@@ -6,8 +6,6 @@ last part. Each record is a protobuf message `Record`, of which `history` (field
 `nested_key` (2) and `value_json` (16). Checksums are not verified: a length that can't be true ends the reading.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

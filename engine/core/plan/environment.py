@@ -1,7 +1,5 @@
 """Names of backends, the variables that choose their network interface, and warnings about variables."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -4,8 +4,6 @@ One host a line: `gpu01`, `gpu01 slots=4 max_slots=8` (Open MPI; DeepSpeed), `gp
 as in PBS's files, every line is one rank.
 """
 
-from __future__ import annotations
-
 from engine.core.errors import ProfileError
 from engine.core.plan.layout import MAX_RANKS, LayoutError, Slots, count_of, parse_node, quoted
 

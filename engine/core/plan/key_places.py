@@ -4,8 +4,6 @@ Neither tomli nor tomlkit reports lines. `key_lines` reads only table headers, k
 accepted the text.
 """
 
-from __future__ import annotations
-
 import re
 
 from engine.core.errors import ProfileError

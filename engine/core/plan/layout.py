@@ -3,8 +3,6 @@
 Names of nodes become arguments of ssh and appear in terminals, and profiles are shared, so only harmless characters are allowed.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The command line of `mpirun`, for each implementation of MPI."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from itertools import groupby

@@ -4,8 +4,6 @@ The app, `rankdeck plan` and the supervisor use the same object. Only values tha
 number of the attempt, paths of the run) are filled in by `rank_environment`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

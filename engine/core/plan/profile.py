@@ -3,8 +3,6 @@
 The structs are the only list of keys: checks, hints with the nearest key and the editor read it.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import types

@@ -1,7 +1,5 @@
 """Checks of a profile that types can't express: ranges, names, and keys that exclude each other."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Reads a profile from TOML text or from parsed data, and explains errors."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import typing

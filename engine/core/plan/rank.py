@@ -1,7 +1,5 @@
 """The command line and the environment of one rank of a plan."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

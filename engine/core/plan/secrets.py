@@ -4,8 +4,6 @@ Two signs show a secret: the name of its variable or option, and its own shape. 
 `token=abc`, `{"token": "abc"}`, `Authorization: Bearer abc` and `https://me:abc@host` are treated alike.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings of a profile as one flat table, so that two runs can be compared, and what differs between two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Standbys: which launches one can serve, how long it stays after a run from the shell, and when it gives way."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

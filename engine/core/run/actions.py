@@ -1,7 +1,5 @@
 """Actions of the state machine. The supervisor carries them out and answers with events."""
 
-from __future__ import annotations
-
 import msgspec
 
 from engine.core.run.state import RankNews

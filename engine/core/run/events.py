@@ -4,8 +4,6 @@ Names are past tense. `at` is wall-clock time in seconds since the epoch, set by
 attempt carry its number, so that late events of an earlier attempt are recognised and ignored.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Decides what follows when a rank fails: another backend, a rejoin, or the profile's `launch.on_failure`."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from engine.core.run import state as st

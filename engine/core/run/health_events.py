@@ -1,7 +1,5 @@
 """Reactions to ranks that hang and to losses that are not finite, and whose signal ended a rank."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from msgspec.structs import replace

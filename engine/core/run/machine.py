@@ -9,8 +9,6 @@ table of events and phases.
                                 └── a rank failed ─> Holding or Stopping ─────────────┘  └── restart: Starting, attempt + 1
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import assert_never

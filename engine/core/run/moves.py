@@ -3,8 +3,6 @@
 Each takes the state and returns a `Step`: the new state, and what the supervisor has to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Handlers of what happens to the ranks of the current attempt."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from msgspec.structs import replace

@@ -3,8 +3,6 @@
 If the ranks do not all join that generation within a limit, all start again as the next attempt.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from engine.core.run import actions as act

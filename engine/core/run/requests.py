@@ -1,7 +1,5 @@
 """Users' requests (stop, restart, kill), and a run that holds for one."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The state of a run, and values derived from it. Only `machine.step` changes it."""
 
-from __future__ import annotations
-
 import signal
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The activity of a run, and the effect of a restart: a typed value for decisions, and a sentence for people."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Two or more runs side by side: results, and what differs between their settings, plans, code, versions and environments."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows of lists of runs, and how to sort and filter them: the same for `rankdeck runs` and the app."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import msgspec

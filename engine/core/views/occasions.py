@@ -1,7 +1,5 @@
 """When a user is told about a run: the changes of its state that need them, or end it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from engine.core.run.state import ENDED_WORDS, RunWord

@@ -1,7 +1,5 @@
 """The origin of a run: code, versions and environment, recorded so that two runs can be compared later."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

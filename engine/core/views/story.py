@@ -1,7 +1,5 @@
 """A run's events as sentences. An action of all ranks is one sentence, not one for each rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from engine.core.run import events as ev

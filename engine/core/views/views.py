@@ -1,7 +1,5 @@
 """Builds the values that front ends show from the state of a run and the numbers of its ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache

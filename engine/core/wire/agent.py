@@ -8,8 +8,6 @@ agent runs as long as its run, so it may be of an earlier version: fields that i
 that it does not know.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

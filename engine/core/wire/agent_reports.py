@@ -1,7 +1,5 @@
 """Reports of the agent of a node to a supervisor; see `agent`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Requests of a supervisor to the agent of a node; see `agent`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

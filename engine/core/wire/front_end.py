@@ -4,8 +4,6 @@ client      Hello, then any of Subscribe, Stop, Restart, Kill, AskStacks
 supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from engine.core.failures.stacks import RankStack

@@ -1,7 +1,5 @@
 """Batch systems as profiles and plans know them: one module for each. `engine.planning.batch` asks them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.core.plan.batch import pbs, slurm

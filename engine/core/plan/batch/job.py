@@ -1,7 +1,5 @@
 """Jobs of batch systems: the job to submit, and the state of a job in a queue."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

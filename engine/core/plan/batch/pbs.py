@@ -1,7 +1,5 @@
 """PBS: the job that a profile describes, and what `qstat` tells."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Slurm: the job that a profile describes, and what `squeue` and `sinfo` tell."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence
