@@ -15,8 +15,6 @@ from rankdeck.c10d._work import Request, Work, poll
 
 
 class Transfer(Work):
-    """A send or receive in progress."""
-
     is_transfer = True
 
     def __init__(

@@ -31,8 +31,6 @@ PRESET = "preset"
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What `parameter` was given."""
-
     default: Value
     help: str
     low: float | None = None

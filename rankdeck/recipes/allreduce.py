@@ -84,8 +84,6 @@ def check(args: Parameters) -> list[int]:
 
 
 class Bench:
-    """One rank's part in measuring."""
-
     def __init__(self, args: Parameters, device: torch.device) -> None:
         self._args, self._device = args, device
         self._dtype = DTYPES[args.dtype]

@@ -117,8 +117,6 @@ class Hook:
 
 
 class Result(NamedTuple):
-    """The result of one hook."""
-
     kilobytes: float
     milliseconds: float
     accuracy: float

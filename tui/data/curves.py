@@ -20,8 +20,6 @@ MOST_CURVES = 4
 
 
 class Look(NamedTuple):
-    """How curves are drawn."""
-
     log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
     by_time: bool = False  # x is in seconds, though there are steps
     smoothing: float = 0.0  # share of the values before in each value, as TensorBoard smooths; 0: none

@@ -59,8 +59,6 @@ ORDERS = (Order(), Order("state"), Order("step"))
 
 
 class HasView(Protocol):
-    """A row of the table."""
-
     @property
     def view(self) -> RankView:
         """Its rank."""

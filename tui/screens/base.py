@@ -11,8 +11,6 @@ from tui.deck import Deck
 
 
 class DeckScreen(Screen[None]):
-    """A screen of this app."""
-
     # Textual 8.2.8 spells their type `ClassVar[…] | None`, which type checkers take for a type of instances.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-high")]  # noqa: RUF012

@@ -29,8 +29,6 @@ MOST_CURVES = 4
 
 
 class CompareScreen(DeckScreen):
-    """A comparison of runs, oldest first."""
-
     BINDINGS = bindings("compare")
     AUTO_FOCUS = "#compared"
 

@@ -26,8 +26,6 @@ from tui.widgets.text_pane import TextPane
 
 
 class EditScreen(DeckScreen):
-    """A form."""
-
     BINDINGS = bindings("edit")
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:

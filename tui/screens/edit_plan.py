@@ -21,8 +21,6 @@ PLAN_SECONDS = 0.2
 
 
 class EditPlan:
-    """The pane beside a form."""
-
     def __init__(self, screen: DeckScreen, form: EditForm, known: Callable[[], None]) -> None:
         self._screen, self._form, self._known = screen, form, known
         self.available: list[BackendInfo] = []

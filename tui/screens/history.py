@@ -37,8 +37,6 @@ MOST_NAMED = 8
 
 
 class HistoryList(LineList):
-    """The runs."""
-
     BINDINGS = bindings("past")
     OPEN = "screen.watch"
 

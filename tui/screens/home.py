@@ -48,8 +48,6 @@ PREVIEW_SECONDS = 0.06
 
 
 class FilterLine(Input):
-    """Where the filter is typed."""
-
     def __init__(self) -> None:
         super().__init__(compact=True, placeholder="filter by name, backend or state")
         self.cursor_blink = False

@@ -26,15 +26,11 @@ FIRST_PROFILE = "quickstart"
 
 
 class ProfileList(LineList):
-    """The profiles."""
-
     BINDINGS = bindings("profiles")
     OPEN = "screen.launch"
 
 
 class RunList(LineList):
-    """The runs."""
-
     BINDINGS = bindings("runs")
     OPEN = "screen.attach"
 

@@ -13,8 +13,6 @@ from tui.widgets.text_pane import TextPane
 
 
 class ScriptScreen(DeckScreen):
-    """One text that scrolls."""
-
     BINDINGS = bindings("script")
     AUTO_FOCUS = "#script"
 

@@ -23,8 +23,6 @@ LEAST_NOTE = 16
 
 
 class RankRow(NamedTuple):
-    """The data of a row."""
-
     view: RankView
     throughput: Source = ()
     loss: Source = ()

@@ -46,8 +46,6 @@ class Columns(NamedTuple):
 
 
 class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
-    """Nodes and checks, with a cursor on a cell."""
-
     BINDINGS = bindings("list", "cells")
 
     HEADINGS = 1

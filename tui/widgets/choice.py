@@ -33,8 +33,6 @@ class Choice(Widget, can_focus=True):
     """
 
     class Changed(Message):
-        """Another one was chosen."""
-
         def __init__(self, choice: Choice) -> None:
             super().__init__()
             self.choice = choice

@@ -38,8 +38,6 @@ class TitleBar(Widget):
 
 
 class RunHeader(Widget):
-    """How the run is, at a glance."""
-
     DEFAULT_CSS = """
     RunHeader { height: 2; padding: 0 1; }
     """

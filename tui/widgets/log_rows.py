@@ -36,8 +36,6 @@ COPY_LINES = 2_000
 
 
 class Styles(NamedTuple):
-    """The styles of the parts of a line."""
-
     base: Style
     prefix: Style
     stderr: Style
@@ -94,8 +92,6 @@ def head(log: MergedLog, line: Line) -> str:
 
 
 class LogRows:
-    """The rows of a log."""
-
     def __init__(self, finder: LogFinder, styles: Callable[[], Styles], *, ascii: bool) -> None:
         self.log: MergedLog | None = None
         self.width = 0  # cells of a row

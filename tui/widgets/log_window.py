@@ -14,8 +14,6 @@ Position = tuple[int, int]
 
 
 class LogWindow:
-    """A window of `height` rows."""
-
     def __init__(self, rows: LogRows) -> None:
         self._rows = rows
         self.height = 0

@@ -34,8 +34,6 @@ class _Piece(NamedTuple):
 
 
 class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
-    """Nodes and their ranks, with a cursor on a rank."""
-
     BINDINGS = bindings("list", "ranks", "nodes")
 
     COMPONENT_CLASSES: ClassVar[set[str]] = RANK_CELLS | {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}

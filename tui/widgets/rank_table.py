@@ -31,8 +31,6 @@ MOST_SCALED = 512
 
 
 class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
-    """The ranks of a run, with a cursor on one of them."""
-
     BINDINGS = bindings("list", "ranks", "table")
 
     HEADINGS = 1

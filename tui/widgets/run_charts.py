@@ -29,8 +29,6 @@ LEAST_PART = 0.02
 
 
 class RunCharts(Container, can_focus=True):
-    """Charts of the same ranks."""
-
     BINDINGS = bindings("chart")
 
     DEFAULT_CSS = """

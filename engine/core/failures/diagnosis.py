@@ -47,8 +47,6 @@ MAX_DETAIL = 300
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a rank failed."""
-
     headline: str  # `rank 2 was killed by SIGKILL`
     detail: str  # one line: the exception, or the meaning of the signal
     traceback: str  # the last traceback that it printed; empty: none

@@ -59,8 +59,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one rank."""
-
     groups: dict[Key, Group]  # groups with operations, for each of their backends
     is_evicted: bool  # whether old operations were dropped: a group without operations may have had some
     now: int  # when it was recorded, like `Operation.created`; 0: unknown

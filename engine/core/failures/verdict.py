@@ -57,8 +57,6 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job failed."""
-
     cause: str  # the id of the known cause, or a word; see `Explanation.cause`
     rank: int | None  # the rank at fault; None: unknown
     headline: str

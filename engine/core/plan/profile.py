@@ -179,8 +179,6 @@ class HealthLimits(Section, frozen=True, kw_only=True):
 
 
 class Profile(Section, frozen=True, kw_only=True):
-    """A whole profile."""
-
     schema: Literal[1]
     name: str
     description: str = ""

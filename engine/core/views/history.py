@@ -9,8 +9,6 @@ from engine.core.views.view import RunNote, RunSummary
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in the history."""
-
     summary: RunSummary
     seconds: float  # from launch to end, or until now
     metrics: dict[str, float | None]  # the newest value of each metric, the mean over ranks; None: not finite

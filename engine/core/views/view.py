@@ -82,8 +82,6 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as a whole."""
-
     run: str
     name: str
     state: RunWord
@@ -128,8 +126,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StallView(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that hang."""
-
     ranks: tuple[int, ...]
     since: float  # of the first of them, seconds since the epoch
     waits: tuple[str, ...] = ()

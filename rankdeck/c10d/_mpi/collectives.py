@@ -33,8 +33,6 @@ _IN_PLACE: Any = MPI.IN_PLACE
 
 
 class Collectives(_collectives.Collectives):
-    """Collectives of one communicator."""
-
     reduction = mpi_tensors.reduction
 
     def __init__(self, comm: Communicator) -> None:

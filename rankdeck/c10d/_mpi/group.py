@@ -23,8 +23,6 @@ _BARRIER_TAGS = 32768
 
 
 class ProcessGroup(_group.ProcessGroup):
-    """A group of ranks of one MPI job."""
-
     NAME = "mpi"
 
     def __init__(self, job: Job, name: str, ranks: Sequence[int], timeout: float) -> None:

@@ -30,8 +30,6 @@ reduction = Reductions("ucc", _OPERATIONS, _DATATYPES)
 
 
 class Collectives(_collectives.Collectives):
-    """Collectives of one team."""
-
     reduction = reduction
 
     def __init__(self, team: Team) -> None:
