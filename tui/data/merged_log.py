@@ -116,7 +116,12 @@ class MergedLog:
         elif where == "end" or not self._opened:
             where, lines, more = "end", self._kept(self._tails()), False
         elif where == "older":
-            lines, more = self._backward(), False
+            kept = self._kept(self._older(), older=True)
+            for _ in range(FILTERED_READS):
+                if len(kept) >= ENOUGH or self.filter.is_empty or not any(source.has_older for source in self.sources):
+                    break
+                kept[:0] = self._kept(self._older(), older=True)
+            lines, more = kept, False
         else:
             lines, more = self._forward()
             if any(source.was_replaced for source in self.sources):
@@ -147,15 +152,6 @@ class MergedLog:
             return lines
         keeps = self.filter.reader() if older else self._keeps
         return [line for line in lines if keeps(line.source, line.data)]
-
-    def _backward(self) -> list[Line]:
-        """Lines before the lines read: enough of them, even if a filter lets few through."""
-        lines = self._kept(self._older(), older=True)
-        for _ in range(FILTERED_READS):
-            if len(lines) >= ENOUGH or self.filter.is_empty or not any(source.has_older for source in self.sources):
-                break
-            lines[:0] = self._kept(self._older(), older=True)
-        return lines
 
     def _forward(self) -> tuple[list[Line], bool]:
         """Lines after the lines read, and whether there are more."""

@@ -149,13 +149,10 @@ class HomeLists(Container):
             ]
             self.run_list.say_when_empty("Nothing matches." if words and runs else self._first_run)
             self.run_list.set_entries(kept)
-        self._show_counts()
-        self._changed()
-
-    def _show_counts(self) -> None:
         alive = sum(run.state not in ENDED_WORDS for run in self.runs or ())
         host = socket.gethostname()
         self._home.query_one(TitleBar).show("rankdeck", f"{host} · {alive} active" if alive else host)
+        self._changed()
 
     def chosen_entry(self) -> ProfileEntry | None:
         """The profile under the cursor of the list of profiles; None: the list is empty."""

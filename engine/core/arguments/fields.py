@@ -151,7 +151,10 @@ class Fields:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
         if isinstance(annotation, ast.Subscript) and name_of(annotation.value) == "Annotated":
-            annotation, said = _unannotated(annotation)
+            # The type in `Annotated[type, …]`, and the text about it.
+            parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+            told = [keywords(part) for part in parts[1:] if isinstance(part, ast.Call)]
+            annotation, said = parts[0], {key: value for one in told for key, value in one.items() if key == "help"}
             given = {**said, **given}
         names = (
             [name for name in names_in(annotation) if name not in ("Optional", "Union", "None")] if annotation else []
@@ -219,13 +222,6 @@ def _parameters(node: ast.FunctionDef) -> Iterator[_Declared]:
     for one, default in zip([*plain, *node.args.kwonlyargs], [*defaults, *node.args.kw_defaults], strict=True):
         if one not in node.args.posonlyargs:
             yield _Declared(one.arg, one.annotation, default, described.get(one.arg, ""))
-
-
-def _unannotated(node: ast.Subscript) -> tuple[ast.expr, dict[Any, ast.expr]]:
-    """The type in `Annotated[type, …]`, and the text about it."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    said = [keywords(part) for part in parts[1:] if isinstance(part, ast.Call)]
-    return parts[0], {key: value for one in said for key, value in one.items() if key == "help"}
 
 
 def _length(annotation: ast.expr) -> int | None:

@@ -57,7 +57,9 @@ def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
             state = set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
         case _ as never:
             assert_never(never)
-    leftovers = _clear_older(state, event)
+    # Ends processes of an earlier attempt on a node that was given up and has come back.
+    alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
+    leftovers = (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
     state, actions = _reconcile(state, event)
     asked = {
         rank
@@ -67,12 +69,6 @@ def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
     }
     state, more = _resume(state, event, asked)
     return state, leftovers + actions + more
-
-
-def _clear_older(state: st.RunState, event: ev.NodeConnected) -> tuple[AnyAction, ...]:
-    """Ends processes of an earlier attempt on a node that was given up and has come back."""
-    alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
-    return (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
 
 
 def _reconcile(state: st.RunState, event: ev.NodeConnected) -> Step:

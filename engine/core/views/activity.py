@@ -63,7 +63,12 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
             if state.store_trouble:
                 return CurrentActivity("store_lost", f"the store is lost: {state.store_trouble}")
             if isinstance(state.phase, Running) and is_forming(state):
-                return CurrentActivity("rejoining", _rejoining_words(state))
+                absent = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
+                words = f"rejoining; {rank_words(absent)} not in generation {state.generation} yet"
+                late = apart(state)
+                return CurrentActivity(
+                    "rejoining", (f"{words}, {rank_words(late)} still in an earlier one" if late else words)
+                )
             missing = _missing_words(state, progress)
             return CurrentActivity("joining" if missing else "", missing)
         case Stopping(then=Restart(reason=reason)) | Clearing(then=Restart(reason=reason)):
@@ -78,13 +83,6 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
 
 def _nodes_not_up(state: RunState) -> str:
     return ", ".join(node.name for node in state.nodes if node.link != "up")
-
-
-def _rejoining_words(state: RunState) -> str:
-    missing = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
-    words = f"rejoining; {rank_words(missing)} not in generation {state.generation} yet"
-    late = apart(state)
-    return f"{words}, {rank_words(late)} still in an earlier one" if late else words
 
 
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:

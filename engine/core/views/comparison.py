@@ -108,21 +108,19 @@ def _code_rows(sides: Sequence[Side]) -> tuple[Row, ...]:
         return ()
     origins = [side.origin for side in sides if side.origin is not None]
     codes = [origin.code for origin in origins]
+    patches = [files_of(side.patch) for side in sides]
+    keys = differing_settings(patches)
     rows = [
         Row(name="commit", values=tuple(code.commit[:12] or code.trouble if code else NOTHING for code in codes)),
         Row(name="branch", values=tuple(code.branch if code else NOTHING for code in codes)),
-        Row(name="not committed", values=_changed_words(sides)),
+        Row(
+            name="not committed",
+            values=tuple(_names([f"{name} {_counts(one[name])}" for name in keys if name in one]) for one in patches),
+        ),
         Row(name="new files", values=tuple(_names(code.untracked) if code else NOTHING for code in codes)),
         Row(name="script (SHA-256)", values=tuple(origin.script or NOTHING for origin in origins)),
     ]
     return tuple(row for row in rows if row.differs)
-
-
-def _changed_words(sides: Sequence[Side]) -> tuple[str, ...]:
-    """The files whose uncommitted changes are not the same in all runs, with added and removed lines."""
-    patches = [files_of(side.patch) for side in sides]
-    keys = differing_settings(patches)
-    return tuple(_names([f"{name} {_counts(one[name])}" for name in keys if name in one]) for one in patches)
 
 
 def _counts(patch: str) -> str:
