@@ -8,17 +8,13 @@ import threading
 import time
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-MOST = 64
-"""Modules that are reported."""
-
-LEFT_OUT = frozenset({"torch", "rankdeck"})
-"""Packages that are imported before every rank."""
+MOST = 64  # modules that are reported
+LEFT_OUT = frozenset({"torch", "rankdeck"})  # packages that are imported before every rank
 
 STANDARD = f"/python{sys.version_info.major}.{sys.version_info.minor}/"
 
 
-NOTABLE = 0.05
-"""Seconds of an import that are reported."""
+NOTABLE = 0.05  # seconds of an import that are reported
 
 
 class ImportTimes:

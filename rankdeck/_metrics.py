@@ -12,15 +12,13 @@ import sys
 import time
 from json.encoder import JSONEncoder
 
-VARIABLE = "RANKDECK_METRICS"
-"""Variable with the file's path; if missing or empty, `log` does nothing."""
+VARIABLE = "RANKDECK_METRICS"  # variable with the file's path; if missing or empty, `log` does nothing
 
 MAX_FAILURES = 100
 """Failed writes in a row after which a process stops trying: a short-lived full disk costs only a few points, and a file that is gone
 costs no further time."""
 
-TEXT_LIMIT = 200
-"""Characters kept of a value that is neither a number nor a string."""
+TEXT_LIMIT = 200  # characters kept of a value that is neither a number nor a string
 
 _encode = JSONEncoder(separators=(",", ":")).encode
 _PLAIN = frozenset({int, float, bool, str})
@@ -62,8 +60,7 @@ class _MetricsFile:
                 os.close(fd)
 
 
-phase = ""
-"""The last reported work of this rank instead of training; empty: it trains."""
+phase = ""  # the last reported work of this rank instead of training; empty: it trains
 
 _file: _MetricsFile | None = None
 _looked = False

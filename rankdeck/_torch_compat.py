@@ -14,11 +14,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-ABSENT = "rankdeck: no value"
-"""A value that no program stores."""
-
-SETTLE_TIME = 0.5
-"""Longest wait in seconds for threads of torch to sleep."""
+ABSENT = "rankdeck: no value"  # a value that no program stores
+SETTLE_TIME = 0.5  # longest wait in seconds for threads of torch to sleep
 
 
 def has_keys(store: Any, keys: Sequence[str]) -> bool:

@@ -34,8 +34,7 @@ VARIABLE = "RANKDECK_CHECKPOINTS"
 
 _NAME = re.compile(r"step-(\d+)\.pt")
 
-_TEMPORARY = ".new"
-"""At the end of the name of a file that is not whole yet."""
+_TEMPORARY = ".new"  # at the end of the name of a file that is not whole yet
 
 
 class Saved(NamedTuple):

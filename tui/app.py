@@ -48,14 +48,9 @@ from tui.theme import DARK, LIGHT, NoColours
 PATIENCE = 1.0
 """Seconds that a key waits for the text before it: a line that is being removed takes in nothing more."""
 
-TELL_SECONDS = 2.0
-"""Seconds between two looks for runs that need their user."""
-
-LOOK_SECONDS = 1.0
-"""Seconds after which a changed look is written: a key may be pressed again."""
-
-END_SECONDS = 5.0
-"""Seconds for which the end of the app waits for the killed command for notices."""
+TELL_SECONDS = 2.0  # seconds between two looks for runs that need their user
+LOOK_SECONDS = 1.0  # seconds after which a changed look is written: a key may be pressed again
+END_SECONDS = 5.0  # seconds for which the end of the app waits for the killed command for notices
 
 
 def _commands() -> type[Provider]:

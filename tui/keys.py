@@ -88,8 +88,7 @@ def _read() -> tuple[dict[str, str], tuple[Key, ...]]:
     return places, tuple(keys)
 
 
-PLACES, KEYS = _read()
-"""The places in the order of the help screen, with its headings; and all keys."""
+PLACES, KEYS = _read()  # the places in the order of the help screen, with its headings; and all keys
 
 
 FOOTER_FIRST: dict[str, tuple[str, ...]] = {

@@ -12,8 +12,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-CSS = Path(__file__).with_name("rankdeck.tcss")
-"""How everything looks."""
+CSS = Path(__file__).with_name("rankdeck.tcss")  # how everything looks
 
 STANDS_OUT = 0.075
 """Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""

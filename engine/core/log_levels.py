@@ -47,8 +47,7 @@ ERROR_WORDS = (
 )  # fmt: skip
 """At least one is in each match of `ERROR_EXPRESSION`."""
 
-_BEGIN = 256
-"""Bytes of a line in which its level is looked for."""
+_BEGIN = 256  # bytes of a line in which its level is looked for
 _FIRST_OF_TRACEBACK = re.compile(rf"{_RANK}\s*(?:\+ )?(?:Exception Group )?{_TRACEBACK}")
 _INDENTED = re.compile(rf"{_RANK}(?:\s|$)")
 

@@ -18,8 +18,7 @@ class HasUnits(Protocol):
 
 
 DAY_AND_TIME = "%Y-%m-%d %H:%M"
-TIME = "%H:%M:%S"
-"""Forms of `clock`."""
+TIME = "%H:%M:%S"  # forms of `clock`
 
 NOTHING = "–"  # noqa: RUF001  not a hyphen
 """Shown where there is no value."""

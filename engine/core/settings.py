@@ -38,8 +38,7 @@ class Notify(Section, frozen=True, kw_only=True):
         return f"{found[1]}/..." if found is not None else ""
 
 
-QUIET = Notify()
-"""Nothing happens."""
+QUIET = Notify()  # nothing happens
 
 
 HidableColumn = Literal["node", "local", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"]

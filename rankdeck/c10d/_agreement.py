@@ -12,8 +12,7 @@ from rankdeck.c10d._work import Votes, poll
 LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
 """Announcement of a rank that leaves: ranks that announce a collective learn that this rank does not take part."""
 
-TEXT_LENGTH = 200
-"""Bytes of its operation that a rank sends to the others after they have disagreed."""
+TEXT_LENGTH = 200  # bytes of its operation that a rank sends to the others after they have disagreed
 
 
 class NotHereError(Exception):

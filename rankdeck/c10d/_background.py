@@ -8,14 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-CHECK_INTERVAL = 0.25
-"""Seconds between checks of deadlines."""
-
-TRANSFER_PAUSE = 0.0005
-"""Seconds between checks of point-to-point transfers that nobody waits for."""
-
-_LEAVING_PAUSE = 0.005
-"""Seconds between checks of groups that this rank has left and others have not."""
+CHECK_INTERVAL = 0.25  # seconds between checks of deadlines
+TRANSFER_PAUSE = 0.0005  # seconds between checks of point-to-point transfers that nobody waits for
+_LEAVING_PAUSE = 0.005  # seconds between checks of groups that this rank has left and others have not
 
 _ACTIVE_TIME = 0.1
 """Seconds after the last transfer in which the thread does not sleep, so that the next transfer need not wake it."""

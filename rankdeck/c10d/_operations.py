@@ -33,13 +33,11 @@ _BACKGROUND_SPIN = 0.00005
 _REPORT_TIME = 1.0
 """Seconds after the deadline in which the waiting thread reports a timeout. After them, the background thread does."""
 
-_DRAIN_TIME = 10.0
-"""Seconds that a leaving rank waits until others have received its messages."""
+_DRAIN_TIME = 10.0  # seconds that a leaving rank waits until others have received its messages
 
 _DRAIN_PAUSE = 0.001
 
-_kept: list[object] = []
-"""Buffers of failed operations, to which the library may still write."""
+_kept: list[object] = []  # buffers of failed operations, to which the library may still write
 
 
 class Operations:

@@ -28,14 +28,12 @@ from torch.futures import Future
 SPIN_TIME = 0.0005
 """Seconds that a rank polls without a pause: ranks of one job usually arrive within this time."""
 
-_LONGEST_PAUSE = 0.001
-"""Seconds."""
+_LONGEST_PAUSE = 0.001  # seconds
 
 _SHARE_OF_WAIT = 16
 """A pause is 1/16 of the time waited so far, so that waiting uses little processor time and delays by a few percent."""
 
-_NO_TIMEOUT = timedelta(0)
-"""torch passes this if the caller gives no timeout."""
+_NO_TIMEOUT = timedelta(0)  # torch passes this if the caller gives no timeout
 
 _HELD_BY_NOBODY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
 """Up to torch 2.6, a work that was passed to C++ dies when Python holds no reference to it (pytorch#146376)."""

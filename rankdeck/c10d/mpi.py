@@ -21,8 +21,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-NAME = "rankdeck_mpi"
-"""Name of this backend on every torch, even if torch has MPI built in."""
+NAME = "rankdeck_mpi"  # name of this backend on every torch, even if torch has MPI built in
 
 _DEVICES = ["cpu", "cuda"]
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-NAME = "rankdeck_ucc"
-"""Name of this backend on every torch, even if torch has UCC built in."""
+NAME = "rankdeck_ucc"  # name of this backend on every torch, even if torch has UCC built in
 
 
 def register() -> None:

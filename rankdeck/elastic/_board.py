@@ -23,8 +23,7 @@ KEY = "RANKDECK_STORE_KEY"
 CONNECT_TIMEOUT = 300.0
 """Seconds in which a connection to the store is made. The agent listens before ranks start, so only a store that has ended refuses it."""
 
-POLL_INTERVAL = 0.1
-"""Seconds between two reads of a value that another process writes."""
+POLL_INTERVAL = 0.1  # seconds between two reads of a value that another process writes
 
 _warned = False
 

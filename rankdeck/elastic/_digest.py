@@ -11,14 +11,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-BITS = (1 << 62) - 1
-"""Digests are below 2**62, so that their negative is an int64 too."""
+BITS = (1 << 62) - 1  # digests are below 2**62, so that their negative is an int64 too
 
 _ROW = 4096
 """Elements of a row: the digest of a large tensor is made of the sums of its rows and columns."""
 
-_SAMPLE = 4
-"""Items at both ends of a container that a fingerprint looks at."""
+_SAMPLE = 4  # items at both ends of a container that a fingerprint looks at
 
 
 def digest(value: Any) -> int:

@@ -13,8 +13,7 @@ from rankdeck._torch_compat import has_keys
 from rankdeck.elastic._board import POLL_INTERVAL, connect, signed_text, warn_of_forgery
 from rankdeck.store_host import PREFIX
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds that the end of a training waits for the listening thread."""
+CLOSE_TIMEOUT = 5.0  # seconds that the end of a training waits for the listening thread
 
 
 class News:

@@ -83,8 +83,7 @@ LEAVE_TIME = 60.0
 """Seconds that a main thread may take to leave a lost generation, whatever it does, if no step has taken half as long. It may wait for a
 thread of the script that never ends, because that one waits for a lost peer."""
 
-CHECK_INTERVAL = 0.25
-"""Seconds between two checks of the main thread."""
+CHECK_INTERVAL = 0.25  # seconds between two checks of the main thread
 
 MAKES_WAY = 75
 """Exit status of a rank that can't leave a lost generation. No state is lost: another rank has it, or this rank's successor finds it in

@@ -43,8 +43,7 @@ LOSS_REPORT_TIMEOUT = 60.0
 """Seconds that a rank whose collective failed waits for a report that a peer is lost. The report takes milliseconds, and some 20 s where a
 supervisor or agent that was stopped, or a connection that was cut, must be replaced first. Without one, the error comes from the script."""
 
-USUAL_REPORT_TIME = 5.0
-"""Seconds of this after which the rank writes why it waits."""
+USUAL_REPORT_TIME = 5.0  # seconds of this after which the rank writes why it waits
 
 CONNECT_TIMEOUT = 20.0
 """Seconds in which all ranks must connect and have their state in the first attempt to form a generation. Each further attempt has twice

@@ -14,13 +14,11 @@ from torch.utils.data import Dataset
 
 from rankdeck.recipes._seeds import seed_at
 
-Sample = tuple[torch.Tensor, torch.Tensor]
-"""An image and its label."""
+Sample = tuple[torch.Tensor, torch.Tensor]  # an image and its label
 
 DIGITS = Path(__file__).with_name("digits.txt")
 
-HELD_OUT = 397
-"""A prime number, so that no number of ranks shares the held-out images evenly."""
+HELD_OUT = 397  # a prime number, so that no number of ranks shares the held-out images evenly
 
 
 class Digits(NamedTuple):

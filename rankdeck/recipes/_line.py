@@ -10,8 +10,7 @@ import rankdeck
 from rankdeck.recipes._seeds import seed_at
 
 FEATURES = 8
-NOISE = 0.1
-"""Standard deviation; its square is the loss that remains."""
+NOISE = 0.1  # standard deviation; its square is the loss that remains
 
 
 def draw_batch(seed: int, step: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,11 +22,8 @@ _KINDS: dict[object, type[Value]] = {
 }
 """Types of parameters by their annotations, which are strings after `from __future__ import annotations`."""
 
-MEND = "correct the script"
-"""The next step where the declaration is wrong."""
-
-PRESET = "preset"
-"""The argument that chooses a preset; no parameter has this name."""
+MEND = "correct the script"  # the next step where the declaration is wrong
+PRESET = "preset"  # the argument that chooses a preset; no parameter has this name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-ARGUMENTS = 2
-"""The status of a recipe whose arguments do not fit each other, or the number of ranks."""
+ARGUMENTS = 2  # the status of a recipe whose arguments do not fit each other, or the number of ranks
 
 
 def refuse(message: str, status: int = 1) -> NoReturn:

@@ -7,8 +7,7 @@ import math
 import torch
 
 ARMS = 3
-NOISE = 0.15
-"""Standard deviation of the angle, in radians."""
+NOISE = 0.15  # standard deviation of the angle, in radians
 
 
 def draw_spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

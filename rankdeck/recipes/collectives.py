@@ -57,8 +57,7 @@ class Picture(NamedTuple):
     expected: Any
 
 
-Draw = Callable[[int, int], Picture]
-"""Runs one collective, given this rank and the number of ranks."""
+Draw = Callable[[int, int], Picture]  # runs one collective, given this rank and the number of ranks
 
 
 def tensor(*values: int) -> torch.Tensor:

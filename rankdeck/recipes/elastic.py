@@ -53,8 +53,7 @@ from rankdeck.recipes._spirals import ARMS, draw_spirals
 
 REFUSED_BACKENDS = {"mpi": "an MPI process can't join a second world of another size"}
 
-HELD_OUT = 1000
-"""Points on which the accuracy is measured; step 0 of the draws."""
+HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
 
 FOREVER = timedelta(days=365)
 

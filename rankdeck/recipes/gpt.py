@@ -43,11 +43,8 @@ from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape, make_optimizer
 
-CLIP = 1.0
-"""Gradients are scaled down to this norm."""
-
-SAMPLE = 200
-"""Characters of the text that ends a training."""
+CLIP = 1.0  # gradients are scaled down to this norm
+SAMPLE = 200  # characters of the text that ends a training
 
 
 @dataclass(frozen=True)

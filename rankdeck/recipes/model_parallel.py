@@ -46,8 +46,7 @@ from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 from rankdeck.recipes._stop import StopSignal
 
-HELD_OUT = 1000
-"""Points on which the accuracy is measured; step 0 of the draws."""
+HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
 
 
 @dataclass(frozen=True)

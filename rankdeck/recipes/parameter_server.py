@@ -157,8 +157,7 @@ class Server:
         return None
 
 
-_server: Server
-"""On rank 0."""
+_server: Server  # on rank 0
 
 
 def server_reference() -> rpc.RRef[Server]:

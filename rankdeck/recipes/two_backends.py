@@ -50,8 +50,7 @@ from rankdeck.recipes._stop import StopSignal
 
 REFUSED_BACKENDS = {"mpi": "a group over another backend needs a store, and torch makes none for MPI"}
 
-CALLS = 5
-"""How often each size is measured; the median counts."""
+CALLS = 5  # how often each size is measured; the median counts
 
 
 @dataclass(frozen=True)

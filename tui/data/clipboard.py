@@ -12,8 +12,7 @@ from collections.abc import Mapping
 MOST = 74_994
 """Bytes that are sent to a terminal at once: xterm, and with it hterm and others, drop longer sequences whole."""
 
-PATIENCE = 2.0
-"""Seconds that tmux may take."""
+PATIENCE = 2.0  # seconds that tmux may take
 
 
 def to_tmux(text: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -15,8 +15,7 @@ import msgspec
 
 from engine.core.metrics.series import Bucket, Series
 
-MOST_CURVES = 4
-"""Most curves that are drawn separately; more are drawn as one band."""
+MOST_CURVES = 4  # most curves that are drawn separately; more are drawn as one band
 
 
 class Look(NamedTuple):

@@ -27,11 +27,8 @@ from tui.data.form_lines import (
     fields,
 )
 
-FORM = "the form"
-"""Replaces the file's name in errors; the screen shows an error at its line."""
-
-FIRST_RECIPE = "gpt"
-"""The recipe of a new profile."""
+FORM = "the form"  # replaces the file's name in errors; the screen shows an error at its line
+FIRST_RECIPE = "gpt"  # the recipe of a new profile
 
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""

@@ -7,30 +7,19 @@ from typing import Literal
 from engine.core.arguments.argument import BOOL, NO, PRESET, YES, Argument, RecipeInfo
 from engine.core.catalogue import BackendInfo
 
-Values = Mapping[str, str]
-"""The text in each line, by the line's id."""
+Values = Mapping[str, str]  # the text in each line, by the line's id
 
 OWN_SCRIPT = "script"
-OWN_MODULE = "module"
-"""Choices of `recipe.kind` besides the recipes."""
-
-BACKEND = "backend.name"
-"""The id of the backend's line."""
-
-RECIPE = "recipe.kind"
-"""The id of the recipe's line."""
-
-SCRIPT = "recipe.script"
-"""The id of a script's line, which is there if ranks run a script."""
+OWN_MODULE = "module"  # choices of `recipe.kind` besides the recipes
+BACKEND = "backend.name"  # the id of the backend's line
+RECIPE = "recipe.kind"  # the id of the recipe's line
+SCRIPT = "recipe.script"  # the id of a script's line, which is there if ranks run a script
 
 JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
 """The ids of two lines of a job of Slurm. The lines of a job are there if the form has a value for its nodes."""
 
-LABEL = 16
-"""Cells of a label."""
-
-ARGUMENT = "argument."
-"""Prefix of the lines for a recipe's declared arguments."""
+LABEL = 16  # cells of a label
+ARGUMENT = "argument."  # prefix of the lines for a recipe's declared arguments
 
 DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
 """Ids of the lines that decide which other lines exist, or their content."""

@@ -11,8 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-MAX_LINE = 64 << 10
-"""Bytes of a line that are kept: as much as `tui.text.cells.MAX_RAW` looks at."""
+MAX_LINE = 64 << 10  # bytes of a line that are kept: as much as `tui.text.cells.MAX_RAW` looks at
 
 BLOCK = 64 << 10
 SHORT_LINE = 160

@@ -10,8 +10,7 @@ from tui.data.merged_log import MergedLog, Place
 
 TOO_SLOW = "it takes too long in these lines"
 
-Origin = Place | Literal["start", "end"]
-"""Where a search begins."""
+Origin = Place | Literal["start", "end"]  # where a search begins
 
 
 class LogFinder:

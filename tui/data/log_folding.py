@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-WINDOW = 1_000
-"""Lines in which the ranks have printed the same line, at most."""
+WINDOW = 1_000  # lines in which the ranks have printed the same line, at most
 
 
 class Line(NamedTuple):

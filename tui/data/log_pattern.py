@@ -13,8 +13,7 @@ from typing import AnyStr, NamedTuple, Protocol
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
 
-LONGEST = 1_000
-"""Characters of an expression."""
+LONGEST = 1_000  # characters of an expression
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a terminal would not show as they are. Lines without them are searched as they are."""
@@ -30,8 +29,7 @@ _CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[
 RARE = 8
 """A word in less than one of so many lines is searched for first, and the expression then only in lines with this word."""
 
-LONG = 512
-"""Characters of a line in which a repeat can take long."""
+LONG = 512  # characters of a line in which a repeat can take long
 
 CUT = 64 << 10
 """Bytes of a line in which a repeat is sought. The rest of the line is left out: the time grows with the square of the length."""

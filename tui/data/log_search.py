@@ -24,14 +24,12 @@ BLOCK = 128 << 10
 LONGER = (1 << 20, 8 << 20)
 """The same for a line that is longer; one that is longer still is searched in pieces."""
 
-PAUSE = 0.1
-"""Seconds between two reports of the number of matches."""
+PAUSE = 0.1  # seconds between two reports of the number of matches
 
 Step = Literal["nearest", "next", "previous"]
 """Which match is wanted. `nearest`: before where the search begins, else after it."""
 
-_Rank = tuple[float, int, int]
-"""Grows with the lines of a log."""
+_Rank = tuple[float, int, int]  # grows with the lines of a log
 
 _END: _Rank = (math.inf, 1 << 62, 0)
 _START: _Rank = (-1.0, 0, 0)

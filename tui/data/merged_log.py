@@ -14,21 +14,15 @@ from tui.data.log_file import BLOCK, LogFile
 from tui.data.log_filter import LogFilter
 from tui.data.log_folding import Folding, Line
 
-HISTORY = 5_000
-"""Lines of one file that are loaded when it is opened."""
-
-MAX_HISTORY = 20_000
-"""Lines that are loaded in all when many files are opened as one."""
+HISTORY = 5_000  # lines of one file that are loaded when it is opened
+MAX_HISTORY = 20_000  # lines that are loaded in all when many files are opened as one
 
 MAX_LINES = 100_000
 MAX_BYTES = 32 << 20
 """Limits of the lines in memory. Beyond them the far end is dropped, and read again when somebody scrolls there."""
 
-CHUNK = 256 << 10
-"""Bytes that one request reads of all files together, so that no request takes long."""
-
-MAX_PARTIALS = 16
-"""Unfinished lines that are shown at once."""
+CHUNK = 256 << 10  # bytes that one request reads of all files together, so that no request takes long
+MAX_PARTIALS = 16  # unfinished lines that are shown at once
 
 FILTERED_READS, ENOUGH = 15, 200
 """Further reads for one request with a filter, and lines after which none is needed."""

@@ -17,8 +17,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
 
 LOSS = "loss"
-THROUGHPUT = "throughput"
-"""Names of the two series in the table and the chart."""
+THROUGHPUT = "throughput"  # names of the two series in the table and the chart
 
 MAX_EVENTS = 1000
 """Most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop."""
@@ -26,8 +25,7 @@ MAX_EVENTS = 1000
 PACE_STEPS = 64
 """Number of newest steps for the estimate of the end: enough to be steady, few enough to notice a slowdown."""
 
-IMPORTING = "importing torch"
-"""Note of ranks that have no process yet, while torch is imported."""
+IMPORTING = "importing torch"  # note of ranks that have no process yet, while torch is imported
 
 
 class Row(NamedTuple):

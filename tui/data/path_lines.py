@@ -9,8 +9,7 @@ from textual.suggester import Suggester
 from tui.data.off_loop import off_loop
 
 MOST_SCRIPTS = 500
-DEEPEST = 3
-"""Levels of folders below the working directory in which scripts are looked for."""
+DEEPEST = 3  # levels of folders below the working directory in which scripts are looked for
 
 MOST_ENTRIES = 10_000
 """Entries that are read of all these folders, and of one whose names are completed: a data set may have millions."""

@@ -12,8 +12,7 @@ from engine.core.views.occasions import Condition, condition, occasion_of, telli
 from engine.core.views.view import RunSummary, Snapshot, Update
 from tui.data.model import RunModel
 
-RETRY_SECONDS = (0.25, 5.0)
-"""First and longest wait before attaching again."""
+RETRY_SECONDS = (0.25, 5.0)  # first and longest wait before attaching again
 
 
 class RunLink:

@@ -11,14 +11,12 @@ Values = Sequence[float | None]
 Source = Series | Values
 """A series, or values that are drawn in one cell each; None for values that are not finite."""
 
-Scale = tuple[float, float]
-"""Values of the lowest and the highest block."""
+Scale = tuple[float, float]  # values of the lowest and the highest block
 
 WINDOWS: tuple[tuple[str, float | None], ...] = (("whole run", None), ("10 min", 600.0), ("1 min", 60.0))
 """Ranges of a curve: words, and seconds before now."""
 
-OUTSTANDING = 3.0
-"""A cell has a spike if its values are so many times as far apart as in most cells."""
+OUTSTANDING = 3.0  # a cell has a spike if its values are so many times as far apart as in most cells
 
 
 class _Part(NamedTuple):

@@ -19,8 +19,7 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_keys import CursorMoved
 from tui.widgets.text_pane import TextPane, fitted_title
 
-DRAW_SECONDS = 0.15
-"""Seconds between two drawings: hundreds of nodes answer at once."""
+DRAW_SECONDS = 0.15  # seconds between two drawings: hundreds of nodes answer at once
 
 
 class CheckScreen(DeckScreen):

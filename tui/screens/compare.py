@@ -24,8 +24,7 @@ from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 
-MOST_CURVES = 4
-"""Runs whose curves are drawn: more can't be told apart."""
+MOST_CURVES = 4  # runs whose curves are drawn: more can't be told apart
 
 
 class CompareScreen(DeckScreen):

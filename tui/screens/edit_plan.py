@@ -16,8 +16,7 @@ from tui.text.plan import backends_text, plan_text
 from tui.text.recipes import recipes_text
 from tui.widgets.text_pane import TextPane
 
-PLAN_SECONDS = 0.2
-"""Pause in typing before the plan is made again, in seconds."""
+PLAN_SECONDS = 0.2  # pause in typing before the plan is made again, in seconds
 
 
 class EditPlan:

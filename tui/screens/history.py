@@ -29,11 +29,8 @@ from tui.widgets.text_pane import TextPane
 SORTS = ("launched", "duration", "state", "size", "starred")
 """The orders that a key goes through, before the metrics."""
 
-READ_SECONDS = 5.0
-"""Seconds after which runs are read again."""
-
-MOST_NAMED = 8
-"""Runs that the question names before they are removed."""
+READ_SECONDS = 5.0  # seconds after which runs are read again
+MOST_NAMED = 8  # runs that the question names before they are removed
 
 
 class HistoryList(LineList):

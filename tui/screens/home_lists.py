@@ -21,8 +21,7 @@ from tui.widgets.line_list import LineList
 RUNS_SECONDS = 2.0
 """Seconds after which runs and profiles are read again: a few small files each. Profiles that have not changed are not read."""
 
-FIRST_PROFILE = "quickstart"
-"""Where the cursor begins for a user without own profiles."""
+FIRST_PROFILE = "quickstart"  # where the cursor begins for a user without own profiles
 
 
 class ProfileList(LineList):

@@ -34,8 +34,7 @@ from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.text_pane import TextPane
 
-FEW = 16
-"""Ranks of one node for which the table is enough."""
+FEW = 16  # ranks of one node for which the table is enough
 
 
 class RunScreen(DeckScreen):

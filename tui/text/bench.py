@@ -21,20 +21,11 @@ MEASURES: dict[Measure, str] = {
 }
 """Measures that are drawn over size, with their titles."""
 
-TABLE = 52
-"""Cells of a line of the table."""
-
-LABELS = 5
-"""Marks of an axis, at most."""
-
-MOST_CURVES = 6
-"""Collectives that move something, of which a chart has a colour and a marker for each."""
-
-LEAST = 1e-9
-"""Smallest value that is drawn: nothing is moved over a bus of one rank."""
-
-AXIS = 7
-"""Cells of a number beside the vertical axis."""
+TABLE = 52  # cells of a line of the table
+LABELS = 5  # marks of an axis, at most
+MOST_CURVES = 6  # collectives that move something, of which a chart has a colour and a marker for each
+LEAST = 1e-9  # smallest value that is drawn: nothing is moved over a bus of one rank
+AXIS = 7  # cells of a number beside the vertical axis
 
 
 def bench_table(results: Sequence[Result]) -> Content:

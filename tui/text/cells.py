@@ -18,22 +18,14 @@ from rich.style import Style
 
 from engine.core.terminal_text import SEQUENCE, UNFIT, decoded
 
-MAX_CELLS = 4096
-"""Longest line that is shown: a line of a megabyte would freeze the app."""
-
-MAX_RAW = 16 * MAX_CELLS
-"""Longest part of a line that is looked at, control sequences included."""
-
-MAX_SEGMENTS = 64
-"""Segments between carriage returns that are looked at for one that has text."""
-
-MAX_SUFFIX = 9
-"""Cells of the end of a run's id, dash included; the engine's have five."""
+MAX_CELLS = 4096  # longest line that is shown: a line of a megabyte would freeze the app
+MAX_RAW = 16 * MAX_CELLS  # longest part of a line that is looked at, control sequences included
+MAX_SEGMENTS = 64  # segments between carriage returns that are looked at for one that has text
+MAX_SUFFIX = 9  # cells of the end of a run's id, dash included; the engine's have five
 
 TAB = 8
 
-Span = tuple[int, int, Style]
-"""(start, end, style): part of a line, in characters."""
+Span = tuple[int, int, Style]  # (start, end, style): part of a line, in characters
 
 _ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 """Blinking and hidden text are left out on purpose."""

@@ -9,11 +9,8 @@ from engine.core.views.comparison import Topic
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.marks import MUTED, shown
 
-MAX_NAME = 22
-"""Cells of the names of rows."""
-
-SMALLEST = 10
-"""Cells of a column, however many runs are compared."""
+MAX_NAME = 22  # cells of the names of rows
+SMALLEST = 10  # cells of a column, however many runs are compared
 
 
 def compare_text(runs: Sequence[str], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:

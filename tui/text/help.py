@@ -34,8 +34,7 @@ WORDS: dict[str, str] = {
 }
 
 COLUMN = 22
-NARROW_COLUMN = 14
-"""Cells of the left column, on a wide and on a narrow screen."""
+NARROW_COLUMN = 14  # cells of the left column, on a wide and on a narrow screen
 
 
 class _Row(NamedTuple):

@@ -13,15 +13,11 @@ from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
 
-MAX_NAME = 26
-"""Cells of a run's id on a wide screen; on a narrow one it has `NARROW_NAME`."""
+MAX_NAME = 26  # cells of a run's id on a wide screen; on a narrow one it has `NARROW_NAME`
 
 NARROW_NAME = 16
-WIDE = 96
-"""Cells from which the columns of steps and notes are shown."""
-
-MOST_METRICS = 6
-"""Final values in the details."""
+WIDE = 96  # cells from which the columns of steps and notes are shown
+MOST_METRICS = 6  # final values in the details
 
 
 class Look(NamedTuple):

@@ -17,8 +17,7 @@ from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled, wrapped
 from tui.text.marks import MUTED, RUN_MARKS, shown
 
-MAX_NAME = 22
-"""Cells of a name; a longer one is cut so that the other columns stay visible."""
+MAX_NAME = 22  # cells of a name; a longer one is cut so that the other columns stay visible
 
 
 def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:

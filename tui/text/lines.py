@@ -9,8 +9,7 @@ from engine.core.errors import RankdeckError
 from tui.text.cells import plain_line
 from tui.text.marks import MUTED
 
-LABEL = 10
-"""Cells of the column with the labels."""
+LABEL = 10  # cells of the column with the labels
 
 
 def wrapped(words: str | Iterable[str], width: int) -> list[str]:

@@ -10,8 +10,7 @@ from engine.core.run.state import RankWord, RunWord
 MUTED = "$foreground 60%"
 """Style of secondary text. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
 
-CURSOR = 1
-"""Cells of the sign before the line with the cursor."""
+CURSOR = 1  # cells of the sign before the line with the cursor
 
 
 class Signs(NamedTuple):

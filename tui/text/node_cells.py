@@ -15,23 +15,15 @@ Measure = Literal["throughput", "loss", "step lag", "memory"]
 MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
 """The last one needs GPUs and is skipped where there are none."""
 
-SLOW = 0.8
-"""Part of the median throughput: a rank below it stands out."""
-
-HIGH = 1.5
-"""Multiple of the median loss: a rank above it stands out."""
-
-LATE = 5
-"""Steps behind the furthest rank: a rank that is so far behind stands out."""
+SLOW = 0.8  # part of the median throughput: a rank below it stands out
+HIGH = 1.5  # multiple of the median loss: a rank above it stands out
+LATE = 5  # steps behind the furthest rank: a rank that is so far behind stands out
 
 FULL = 0.95
 """Part of the memory of its GPU: a rank that uses more stands out, because the next allocation may fail."""
 
-GAP = 2
-"""Cells between two boxes."""
-
-Part = RankWord | Literal["", "block", "alarm"]
-"""The style of a piece of a line; empty: plain text."""
+GAP = 2  # cells between two boxes
+Part = RankWord | Literal["", "block", "alarm"]  # the style of a piece of a line; empty: plain text
 
 
 class Boxes(NamedTuple):

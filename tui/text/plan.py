@@ -20,11 +20,8 @@ from tui.text.cells import plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, shown
 
-BACKEND_NAME = 9
-"""Cells before the description of a backend."""
-
-MAX_BOX_RANKS = 64
-"""Ranks of one node that are drawn one by one; of more, only the first and the last."""
+BACKEND_NAME = 9  # cells before the description of a backend
+MAX_BOX_RANKS = 64  # ranks of one node that are drawn one by one; of more, only the first and the last
 
 FOLDER = "..."
 """Stands for the folder of the run on its node, whose name is not known before the launch."""

@@ -24,22 +24,17 @@ ALARM = (213, 94, 0)
 """A colour of the same palette. It marks where a value was not finite."""
 
 MARKER, SWATCH = "braille", "⣤"
-ASCII_MARKER = "."
-"""How every curve is drawn, and how the legend shows it."""
+ASCII_MARKER = "."  # how every curve is drawn, and how the legend shows it
 
 SIGNS = ("●", "▲", "■", "◆", "+", "#")
 ASCII_SIGNS = ("*", "+", "o", "x", "#", "@")
 """Each curve has a sign at a few places, so that colour is not the only difference."""
 
-SIGNED = 5
-"""Places of a curve that have its sign."""
+SIGNED = 5  # places of a curve that have its sign
 
 RESTART = "┊"
-ASCII_RESTART = ":"
-"""From top to bottom, where a later attempt went on."""
-
-QUIET = (128, 128, 128)
-"""Its colour, which is no curve's."""
+ASCII_RESTART = ":"  # from top to bottom, where a later attempt went on
+QUIET = (128, 128, 128)  # its colour, which is no curve's
 
 AXIS = 7
 """Cells of the vertical axis' numbers. They never change, so that the curves stay where they are."""

@@ -10,8 +10,7 @@ from tui.text.cells import clean, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, shown
 
-CONTINUES = "↪ "
-"""Before the part of a line of code that had no room."""
+CONTINUES = "↪ "  # before the part of a line of code that had no room
 
 
 def recipes_text(recipes: Sequence[RecipeInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:

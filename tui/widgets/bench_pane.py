@@ -10,11 +10,8 @@ from tui.text.plot import Picture, Request, Ticks, draw_curves
 from tui.widgets.chart import SMALLEST, SWATCH, Chart, lines_of
 from tui.widgets.text_pane import TextPane
 
-BOTH = TABLE + 36
-"""Cells from which on the curves have room beside the table."""
-
-GAP = 2
-"""Cells between them."""
+BOTH = TABLE + 36  # cells from which on the curves have room beside the table
+GAP = 2  # cells between them
 
 
 class BenchChart(Chart):

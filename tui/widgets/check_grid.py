@@ -17,12 +17,10 @@ from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CHECK_MARKS, CURSOR, signs
 from tui.widgets.line_keys import CursorMoved, LineKeys, line_width, show_line
 
-WORD = 6
-"""Cells of a sign with its word."""
+WORD = 6  # cells of a sign with its word
 
 MAX_NODE = 24
-MIN_NODE = 8
-"""Cells of a node's name, with and without room for it."""
+MIN_NODE = 8  # cells of a node's name, with and without room for it
 
 
 class Columns(NamedTuple):

@@ -15,8 +15,7 @@ from tui.text.cells import plain_line
 from tui.text.marks import MUTED
 
 BEFORE = "< "
-AFTER = " >"
-"""Signs for options that do not fit, on the left and on the right."""
+AFTER = " >"  # signs for options that do not fit, on the left and on the right
 
 UNSET = "default"
 """Shown for the empty option, which leaves the choice to rankdeck or to another setting."""

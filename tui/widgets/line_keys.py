@@ -6,8 +6,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
-ALL = 1 << 30
-"""More lines than there are."""
+ALL = 1 << 30  # more lines than there are
 
 RANK_CELLS = {f"ranks--{state}" for state in ("starting", "exited", "failed", "lost", "stopped")}
 """The component classes of ranks, each for the colours of a state."""

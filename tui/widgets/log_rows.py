@@ -19,20 +19,17 @@ from tui.data.merged_log import MergedLog
 from tui.text.cells import Span, plain_line, segments_line
 
 STDERR = "▌"
-ASCII_STDERR = "!"
-"""The sign before every line of stderr."""
+ASCII_STDERR = "!"  # the sign before every line of stderr
 
 TIMES = "×"  # noqa: RUF001  not the letter
 """Before the number of ranks that have printed a line."""
 
-NARROWEST = 8
-"""Cells that the text of a wrapped line has at least."""
+NARROWEST = 8  # cells that the text of a wrapped line has at least
 
 PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)
 """Parts of a line with a style of their own."""
 
-COPY_LINES = 2_000
-"""Most lines that are copied at once: terminals take about 75 kB."""
+COPY_LINES = 2_000  # most lines that are copied at once: terminals take about 75 kB
 
 
 class Styles(NamedTuple):

@@ -30,8 +30,7 @@ from tui.widgets.log_follower import LogFollower
 from tui.widgets.log_rows import PARTS, styles_of
 from tui.widgets.text_pane import fitted_title
 
-SIDEWAYS = 8
-"""Cells that one key press moves sideways."""
+SIDEWAYS = 8  # cells that one key press moves sideways
 
 LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
 """Levels from which on lines are shown; a key sets them in turn."""

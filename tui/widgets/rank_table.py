@@ -26,8 +26,7 @@ from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKey
 from tui.widgets.rank_strips import Cells, RankStrips
 from tui.widgets.text_pane import fitted_title
 
-MOST_SCALED = 512
-"""Ranks that are looked at for the common scale of the small curves."""
+MOST_SCALED = 512  # ranks that are looked at for the common scale of the small curves
 
 
 class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):

@@ -12,8 +12,7 @@ from tui.keys import bindings
 from tui.text.cells import cut
 from tui.widgets.line_keys import LineKeys
 
-BORDER = 6
-"""Cells of the upper border that a title can't use."""
+BORDER = 6  # cells of the upper border that a title can't use
 
 
 def fitted_title(widget: Widget, text: str, *, ascii: bool) -> Content:

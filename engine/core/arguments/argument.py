@@ -8,15 +8,11 @@ from typing import Literal
 
 import msgspec
 
-Value = int | float | str | bool
-"""Of an argument."""
+Value = int | float | str | bool  # of an argument
 
 YES, NO = "yes", "no"
-BOOL = {False: NO, True: YES}
-"""Values of a bool in a form."""
-
-PRESET = "preset"
-"""The argument that chooses a preset."""
+BOOL = {False: NO, True: YES}  # values of a bool in a form
+PRESET = "preset"  # the argument that chooses a preset
 
 _LIKE_OPTION = re.compile(r"-(?!\d+\Z|\d*\.\d+\Z|\Z)")
 """Begins what argparse takes for an option; it knows numbers such as `-0.5`, not `-1e-5`."""

@@ -17,8 +17,7 @@ KINDS = {"int": "int", "INT": "int", "IntRange": "int", "float": "float", "FLOAT
 MOST = 500
 """Arguments of one script, which are lines of a form. Few lines of source can declare millions: classes that contain one another."""
 
-NOTHING = object()
-"""Not a literal."""
+NOTHING = object()  # not a literal
 
 _NO_WORD = re.compile(r"[\s\"'\\\[\],]")
 

@@ -10,14 +10,12 @@ import msgspec
 
 from engine.core.arguments.argument import Argument, RecipeInfo
 
-PARAMETERS = "Parameters"
-"""The class in a script that declares its arguments."""
+PARAMETERS = "Parameters"  # the class in a script that declares its arguments
 
 LIMITS = {"REFUSED_BACKENDS": "refused", "RANKS": "ranks", "TORCH": "torch"}
 """Variables in a script that say on which backends it can't run, and why, how many ranks it takes, and the oldest torch that it needs."""
 
-_ORDER = ("default", "help")
-"""Positional arguments of `parameter`."""
+_ORDER = ("default", "help")  # positional arguments of `parameter`
 
 
 def read_recipe(name: str, source: str) -> RecipeInfo:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from engine.core.arguments.argument import BOOL, Argument
 
-_OPTION = re.compile(r"-(?!\.?\d|\Z)")
-"""Begins an option; a negative number and `-` are values."""
+_OPTION = re.compile(r"-(?!\.?\d|\Z)")  # begins an option; a negative number and `-` are values
 
 
 class TakenApart(NamedTuple):

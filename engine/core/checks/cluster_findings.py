@@ -25,8 +25,7 @@ from engine.core.checks.node_findings import names_interface
 from engine.core.plan.plan import LaunchPlan
 from engine.core.words import count
 
-MAX_ADDRESSES = 3
-"""Addresses of the head that are listed if none was reached."""
+MAX_ADDRESSES = 3  # addresses of the head that are listed if none was reached
 
 
 # --- routes to the head --------------------------------------------------------------------------------------------------

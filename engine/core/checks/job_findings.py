@@ -11,8 +11,7 @@ from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, import_words, preload_words
 
 LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
-LOW_FILES, NO_FILES = 1000, 50
-"""A folder with fewer free bytes or files is nearly full, or full."""
+LOW_FILES, NO_FILES = 1000, 50  # a folder with fewer free bytes or files is nearly full, or full
 
 LOW_SHARED = 1 << 28
 """Bytes of /dev/shm: containers have 64 MiB by default, with which DataLoader workers die by SIGBUS."""
@@ -20,8 +19,7 @@ LOW_SHARED = 1 << 28
 SLOW_WRITE = 1.0
 """Seconds for a small file to reach the disk. The supervisor writes one for each request and each end of a run, and waits for it."""
 
-BUSY = 0.1
-"""A GPU with more than this part of its memory used is in use."""
+BUSY = 0.1  # a GPU with more than this part of its memory used is in use
 
 SHARE = "keep it in a folder that all nodes share, or copy it there"
 

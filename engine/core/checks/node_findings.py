@@ -49,11 +49,8 @@ SKEW_TO_WARN = 1.0
 SKEW_TO_FAIL = 300.0
 """Seconds. Kerberos, and file servers that use it, refuse machines whose clocks differ by more."""
 
-LOW_LOCKED = 1 << 30
-"""Bytes of locked memory: InfiniBand can't create its queues with the usual 8 MiB."""
-
-LOW_MEMORY = 1 << 29
-"""Bytes for each rank: importing torch takes half of it."""
+LOW_LOCKED = 1 << 30  # bytes of locked memory: InfiniBand can't create its queues with the usual 8 MiB
+LOW_MEMORY = 1 << 29  # bytes for each rank: importing torch takes half of it
 
 LOW_ADDRESS_SPACE = 1 << 34
 """Bytes of a process. torch reserves several GB, and CUDA much more."""
@@ -67,8 +64,7 @@ FILES_PER_PEER, FILES_PER_RANK = 4, 100
 
 LINGER = "loginctl enable-linger"
 
-STATES: tuple[State, ...] = ("fail", "warn", "ok", "skip")
-"""Most severe first."""
+STATES: tuple[State, ...] = ("fail", "warn", "ok", "skip")  # most severe first
 
 
 def worst(findings: Iterable[Finding]) -> Finding:

@@ -17,11 +17,8 @@ from engine.core.words import rank_words
 MIN_WAIT = 1.0
 """Seconds that a collective of an active run must be pending to be reported: ranks do not answer at the same instant."""
 
-MAX_SENTENCES = 4
-"""Groups reported at most; the group that has waited longest comes first."""
-
-MAX_NAMED = 8
-"""Ranks named in one sentence; the others are counted."""
+MAX_SENTENCES = 4  # groups reported at most; the group that has waited longest comes first
+MAX_NAMED = 8  # ranks named in one sentence; the others are counted
 
 _UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
 """Operations whose tensors may differ from rank to rank."""

@@ -31,19 +31,15 @@ from engine.core.run.state import status_words
 from engine.core.terminal_text import SEQUENCE
 from engine.core.words import limited
 
-TAIL = 65_536
-"""Bytes at the end of the output that are read."""
-
-MAX_WORDS = 12_288
-"""Bytes at the end of the output that are read if it has no traceback."""
+TAIL = 65_536  # bytes at the end of the output that are read
+MAX_WORDS = 12_288  # bytes at the end of the output that are read if it has no traceback
 
 MOST_TRACEBACKS, BEFORE = 8, 2048
 """How many tracebacks are read, and how many bytes before the first of them."""
 
 _TRACEBACK = b"Traceback (most recent call last):"
 
-MAX_DETAIL = 300
-"""Longest explanation of a failure, in characters."""
+MAX_DETAIL = 300  # longest explanation of a failure, in characters
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,21 +129,16 @@ _OWN_FAILURE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, si
 
 _FRAMES = re.compile(r'^  File "([^"\n]{1,500}", line \d{1,7})', re.MULTILINE)
 
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
-"""Differs from process to process."""
-
-MAX_PLACE = 400
-"""Longest text for an exception and its place, in characters."""
+_ADDRESS = re.compile(r"0x[0-9a-f]+")  # differs from process to process
+MAX_PLACE = 400  # longest text for an exception and its place, in characters
 
 _CORRECT = "correct it where the traceback ends, then restart the run"
 _ANOTHER_FIRST = "another rank ended first: look for one that was killed, was lost, or raised another exception"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
 _ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
-_MPI_ERR_UNKNOWN = 14
-"""Open MPI's, in its mpi.h."""
-_SHELL = 128
-"""A shell reports a child that a signal has ended as this plus the number of the signal."""
+_MPI_ERR_UNKNOWN = 14  # Open MPI's, in its mpi.h
+_SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
 
 
 def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int | None = None) -> bool:

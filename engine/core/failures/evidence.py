@@ -20,8 +20,7 @@ from engine.core.failures.tracebacks import Traceback, all_chains, exception_lin
 MAX_WORDS = 6000
 """Characters at the end of the output that are searched if no exception ended the process."""
 
-MOST_LAST = 6
-"""Last lines that are shown."""
+MOST_LAST = 6  # last lines that are shown
 
 Level = Literal["error", "warning", "info", ""]
 

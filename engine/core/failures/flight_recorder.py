@@ -12,20 +12,11 @@ import msgspec
 from engine.core.terminal_text import visible
 from engine.core.words import limited
 
-MAX_TENSORS = 3
-"""Tensors of one operation whose sizes are shown."""
-
-MAX_WORDS = 200
-"""Longest text from a rank in a sentence, in characters."""
-
-MAX_ENTRIES = 10_000
-"""Newest operations of one rank that are read; torch keeps 2,000 by default."""
-
-MAX_LISTED = 1 << 20
-"""Most characters for the names and ranks of all groups of a trace."""
-
-_NAMELESS = ("", "undefined")
-"""torch's description of a group without one."""
+MAX_TENSORS = 3  # tensors of one operation whose sizes are shown
+MAX_WORDS = 200  # longest text from a rank in a sentence, in characters
+MAX_ENTRIES = 10_000  # newest operations of one rank that are read; torch keeps 2,000 by default
+MAX_LISTED = 1 << 20  # most characters for the names and ranks of all groups of a trace
+_NAMELESS = ("", "undefined")  # torch's description of a group without one
 
 _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8",
           "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool"}  # fmt: skip
@@ -35,8 +26,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 Spans = list[tuple[Number, Number, Number]]
 
-Key = tuple[str, str]
-"""Name of a group and one of its backends."""
+Key = tuple[str, str]  # name of a group and one of its backends
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,11 +56,8 @@ FILES = (
 )
 """The files in `causes/`, in the order in which they are searched: specific ones first."""
 
-MAX_WORD = 200
-"""Longest text of a named group in a sentence, in characters."""
-
-TIMEOUT = 0.2
-"""Seconds after which one search for a pattern is given up: the text is hostile."""
+MAX_WORD = 200  # longest text of a named group in a sentence, in characters
+TIMEOUT = 0.2  # seconds after which one search for a pattern is given up: the text is hostile
 
 _PLACEHOLDERS = {"node": "NODE", "python": "PYTHON", "job": "JOB"}
 """Used in sentences about connections if the log does not name the node."""
@@ -136,8 +133,7 @@ class Found(NamedTuple):
         return _SHELL - status if _SHELL < status < _SHELL + 65 else status
 
 
-_SHELL = 128
-"""A shell reports a child that a signal has ended as this plus the number of the signal."""
+_SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
 _SIGNAL_WORDS = {
     "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "bus error": signal.SIGBUS, "aborted": signal.SIGABRT,
     "terminated": signal.SIGTERM, "floating point exception": signal.SIGFPE, "illegal instruction": signal.SIGILL,

@@ -20,11 +20,8 @@ from engine.core.terminal_text import SEQUENCE
 MAX_TAIL = 1 << 14
 """Characters at the end of a rank's output that are searched if its exit status is unknown."""
 
-MAX_LINE = 8192
-"""Characters of a line that are read."""
-
-MOST_RANKS = 4096
-"""Most ranks that one line of a launcher names."""
+MAX_LINE = 8192  # characters of a line that are read
+MOST_RANKS = 4096  # most ranks that one line of a launcher names
 
 _BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
 _FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
@@ -36,8 +33,7 @@ _AGENT_LINE = re.compile(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic
 _LOCAL_END = re.compile(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
 _HYDRA_SIGNAL = re.compile(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
 _HYDRA_RANK = re.compile(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
-_LONGEST_TRACEBACK = 200
-"""Longest traceback of torchrun itself, in lines."""
+_LONGEST_TRACEBACK = 200  # longest traceback of torchrun itself, in lines
 
 _DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
 

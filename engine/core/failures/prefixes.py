@@ -9,14 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-MAX_ROUNDS = 4
-"""Most tags one before the other, as of journald, a time, a node and a rank."""
-
-MOST_BEHIND = 160
-"""Characters behind a tag that show that it is one."""
-
-MOST_SAMPLED = 2000
-"""Lines that decide which tags a text has."""
+MAX_ROUNDS = 4  # most tags one before the other, as of journald, a time, a node and a rank
+MOST_BEHIND = 160  # characters behind a tag that show that it is one
+MOST_SAMPLED = 2000  # lines that decide which tags a text has
 
 _TAGS = re.compile(
     r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++

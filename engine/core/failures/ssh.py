@@ -20,23 +20,16 @@ from engine.core.words import limited
 if TYPE_CHECKING:
     from engine.core.plan.profile import Transport
 
-EXIT_SETUP_FAILED = 97
-"""Status of a boot command if `launch.setup` failed."""
+EXIT_SETUP_FAILED = 97  # status of a boot command if `launch.setup` failed
 
 EXIT_CUT_OFF = 98
-EXIT_REFUSED = 99
-"""Statuses of the agent itself; `engine.node.agent` uses the same numbers."""
-
-EXIT_LAUNCHER = 255
-"""Status of ssh itself; of srun too, which is told to use it."""
+EXIT_REFUSED = 99  # statuses of the agent itself; `engine.node.agent` uses the same numbers
+EXIT_LAUNCHER = 255  # status of ssh itself; of srun too, which is told to use it
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
-MAX_LINES = 200
-"""Last lines of the output that are searched."""
-
-MAX_LINE = 300
-"""Longest line that is searched or shown, in characters."""
+MAX_LINES = 200  # last lines of the output that are searched
+MAX_LINE = 300  # longest line that is searched or shown, in characters
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):

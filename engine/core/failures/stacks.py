@@ -12,8 +12,7 @@ from engine.core.words import count, rank_ranges
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _TEMPLATE = re.compile(r"/library/[0-9a-f]+/(?:template|forked)\.py$")
-_ANSWERING = "/rankdeck/_collectives.py"
-"""rankdeck's own thread, which is left out."""
+_ANSWERING = "/rankdeck/_collectives.py"  # rankdeck's own thread, which is left out
 _ELASTIC = "/rankdeck/elastic/"
 _ELASTIC_WAITS = {
     "_await_next": "waiting for a dead rank to come back",
@@ -30,8 +29,7 @@ _COLLECTIVES = frozenset([
 ])  # fmt: skip
 
 
-MOST_PIDS = 8
-"""Most numbers of processes in a line."""
+MOST_PIDS = 8  # most numbers of processes in a line
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -12,16 +12,14 @@ HEADER = "Traceback (most recent call last):"
 MEMBER = "This exception is one of a group:"
 """Replaces the line between a group of exceptions and the traceback of a member."""
 
-MAX_BOX = 2000
-"""Longest box, in lines."""
+MAX_BOX = 2000  # longest box, in lines
 
 _BOX = re.compile(r"\s*[╭┏╔┌](?P<title>.*)")
 _BOX_END = re.compile(r"\s*[╰┗╚└]")
 _BOX_LINE = re.compile(r"\s*[│┃║] ?(?P<text>.*?)\s*[│┃║]?\s*$")
 _BOX_FRAME = re.compile(r"(?P<file>\S.*?):(?P<line>\d+) in (?P<function>\S+)")
 _BOX_CODE = re.compile(r"❱ *\d+ (?P<code>.*)")
-_FULL_LINE = 60
-"""A line of rich's that is at least so long may be continued in the next one."""
+_FULL_LINE = 60  # a line of rich's that is at least so long may be continued in the next one
 _GROUP_LINE = re.compile(r" +[|+] ?")
 _GROUP_RULE = re.compile(r" *\+(?:-\+)?-{4,}(?: \d+ )?-*$")
 _GROUP_HEADER = re.compile(r" *\+ Exception Group Traceback \(most recent call last\):")

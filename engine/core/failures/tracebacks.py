@@ -11,8 +11,7 @@ MAX_LINES = 60
 MAX_BYTES = 8192
 """Longest traceback that is shown. Of a longer one, beginning and end are kept: where it started, and what was raised."""
 
-MAX_LINE = 500
-"""Longest line, in characters: some messages contain a whole tensor."""
+MAX_LINE = 500  # longest line, in characters: some messages contain a whole tensor
 
 _KEPT_BEGIN = 5
 _CUT = "  …"

@@ -21,11 +21,8 @@ from engine.core.failures.known import Confidence, Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
 from engine.core.words import limited, rank_words
 
-MAX_EXPLAINED = 32
-"""Ranks that are explained besides the first; the others are counted."""
-
-MAX_LINE = 300
-"""Longest line of evidence and longest sentence, in characters."""
+MAX_EXPLAINED = 32  # ranks that are explained besides the first; the others are counted
+MAX_LINE = 300  # longest line of evidence and longest sentence, in characters
 
 _MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
 """Statuses of ranks that others may have waited for."""

@@ -23,11 +23,8 @@ _NAMES_ENVIRONMENT = ("-p", "--python", "--prefix", "-n", "--name", "-e", "--env
 """Options of `run` with a value that may be the name of a program: `uv run --python python3.12`."""
 _SHELLS = ("bash", "sh")
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
-"""Commands that start ranks."""
-
-MAX_LOOK = 1 << 16
-"""Characters of a pasted text that decide whether it is a command."""
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)  # commands that start ranks
+MAX_LOOK = 1 << 16  # characters of a pasted text that decide whether it is a command
 
 _LISTED = "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, mpirun, srun and sbatch files"
 

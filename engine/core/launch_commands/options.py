@@ -16,8 +16,7 @@ from engine.core.tables import read_table
 
 Launcher = Literal["torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python"]
 
-_EXACT = ("mpirun", "python")
-"""Launchers that do not abbreviate options."""
+_EXACT = ("mpirun", "python")  # launchers that do not abbreviate options
 
 
 class Option(NamedTuple):

@@ -12,14 +12,9 @@ import msgspec
 
 from engine.core.numbers import size_words
 
-RECIPE = "allreduce"
-"""The built-in script that reports results."""
-
-LONGEST_LINE = 4096
-"""Bytes of the longest line with a result; a rank may write anything to the file."""
-
-MAX_RESULTS = 2000
-"""Results of one run that are read: seven collectives with forty sizes are 280."""
+RECIPE = "allreduce"  # the built-in script that reports results
+LONGEST_LINE = 4096  # bytes of the longest line with a result; a rank may write anything to the file
+MAX_RESULTS = 2000  # results of one run that are read: seven collectives with forty sizes are 280
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

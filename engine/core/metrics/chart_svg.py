@@ -8,11 +8,8 @@ from engine.core.metrics.series import Bucket, SeriesDump, overlay
 from engine.core.terminal_text import visible
 
 WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 70, 15, 30, 35
-"""Pixels around the curves."""
-
-MOST_RANKS = 64
-"""Ranks that have lines of their own; the mean is of all."""
+LEFT, RIGHT, TOP, BOTTOM = 70, 15, 30, 35  # pixels around the curves
+MOST_RANKS = 64  # ranks that have lines of their own; the mean is of all
 
 TICKS = 5
 

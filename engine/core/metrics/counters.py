@@ -12,8 +12,7 @@ from engine.core.metrics.line_formats import Line
 MAX_COUNTERS = 32
 """Counts of one rank that are told apart; a program that makes up names would otherwise fill the memory."""
 
-LAST_BARS = 2
-"""Steps that a program without a terminal prints of its rich bars, at their end."""
+LAST_BARS = 2  # steps that a program without a terminal prints of its rich bars, at their end
 
 _MORE = 1.5
 """A second count with losses takes over when it has advanced so many times as often: a warm-up before the training gives way,

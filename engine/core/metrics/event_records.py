@@ -47,17 +47,13 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
             raise ValueError("a number that is too long")
 
 
-HEAD, FOOT = 12, 4
-"""Bytes before and behind a record."""
+HEAD, FOOT = 12, 4  # bytes before and behind a record
 
 MAX_RECORD = 1 << 26
 """Bytes of the largest record that is plausible: an image, say. Larger ones are skipped without being held in memory."""
 
-MAX_TAG = 64
-"""Bytes of the longest tag that becomes a metric."""
-
-_FLOAT, _DOUBLE = 1, 2
-"""Types of tensors."""
+MAX_TAG = 64  # bytes of the longest tag that becomes a metric
+_FLOAT, _DOUBLE = 1, 2  # types of tensors
 
 
 class Scalar(NamedTuple):

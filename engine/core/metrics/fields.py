@@ -9,19 +9,13 @@ from typing import NamedTuple
 
 from engine.core.metrics.patterns import P
 
-MAX_NUMBERS = 200
-"""Numbers of a line that are read; a longer line is data, not a report."""
-
-MAX_TEXT = 4096
-"""Characters of a line that are read: of a longer one the beginning and the end."""
-
-_REACH = 64
-"""Characters before a number that are searched for its name."""
+MAX_NUMBERS = 200  # numbers of a line that are read; a longer line is data, not a report
+MAX_TEXT = 4096  # characters of a line that are read: of a longer one the beginning and the end
+_REACH = 64  # characters before a number that are searched for its name
 
 NUMBER = P.number.pattern
 
-HIDDEN = "\x01"
-"""Stands for each character of a text that holds digits but no value, such as a date."""
+HIDDEN = "\x01"  # stands for each character of a text that holds digits but no value, such as a date
 
 
 class Field(NamedTuple):
@@ -186,8 +180,7 @@ RATE_KEYS = {
 
 SECONDS = dict.fromkeys("s sec secs second seconds".split(), 1.0) | {"ms": 1e-3, "msec": 1e-3, "us": 1e-6, "µs": 1e-6}
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
-_COUNT_UNITS = MULTIPLES | {"it": 1.0, "kit": 1e3, "mit": 1e6}
-"""Letters behind the numbers of a count."""
+_COUNT_UNITS = MULTIPLES | {"it": 1.0, "kit": 1e3, "mit": 1e6}  # letters behind the numbers of a count
 
 
 def is_unit(word: str) -> bool:

@@ -23,29 +23,20 @@ Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "res
 FEW_STEPS = 3
 """Steps from which a rank's usual interval is known. Ranks are compared after so many looks with new steps."""
 
-FEW_SIGNS = 10
-"""The same for a script without steps: output comes less regularly."""
-
-SLOW_FOR = 10.0
-"""Seconds for which a rank must lag before it is reported."""
+FEW_SIGNS = 10  # the same for a script without steps: output comes less regularly
+SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 
 PAUSE_SHARE = 1.5
 """A pause as long as this many times the longest one so far is no surprise: a script may save or evaluate without saying so."""
 
-WARM_UP = 20
-"""Values of a loss or a throughput from which their level is known."""
-
-SMOOTHING = 0.1
-"""Share of a new value in the running mean of a loss and of its deviation."""
+WARM_UP = 20  # values of a loss or a throughput from which their level is known
+SMOOTHING = 0.1  # share of a new value in the running mean of a loss and of its deviation
 
 LEAST_SPREAD = 0.02
 """The deviation of a loss is taken as this share of it at least: a loss that hardly moves would spike with every step."""
 
-SPIKE_PAUSE = 60.0
-"""Seconds between two reports of spikes."""
-
-NEW_RATES = 5
-"""Seconds of throughput that are compared with those before."""
+SPIKE_PAUSE = 60.0  # seconds between two reports of spikes
+NEW_RATES = 5  # seconds of throughput that are compared with those before
 
 
 class RankMark(NamedTuple):

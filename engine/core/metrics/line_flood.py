@@ -12,17 +12,10 @@ from itertools import pairwise
 
 import msgspec
 
-MIN_SIZE = 1 << 12
-"""Chunks below this size, in bytes, are not reduced."""
-
-MIN_LINES = 16
-"""Lines of one format, below which all are kept."""
-
-STEP, EPOCH = "step", "epoch"
-"""The names of the counts of a line, among its metrics."""
-
-_IN_NUMBERS = b"0123456789.+-"
-"""Characters of numbers."""
+MIN_SIZE = 1 << 12  # chunks below this size, in bytes, are not reduced
+MIN_LINES = 16  # lines of one format, below which all are kept
+STEP, EPOCH = "step", "epoch"  # the names of the counts of a line, among its metrics
+_IN_NUMBERS = b"0123456789.+-"  # characters of numbers
 
 _NO_FORMAT = _IN_NUMBERS + b" #" + bytes({byte for glyph in "█▏▎▍▌▋▊▉" for byte in glyph.encode()})
 """Bytes that may differ between lines of one format: numbers, the blanks that align them, and the length of a bar."""

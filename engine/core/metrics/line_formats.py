@@ -16,14 +16,9 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.patterns import W
 from engine.core.metrics.tables import LONGEST, Section, Table, section_of, table_of
 
-MAX_STEP = 1e15
-"""Largest step: more comes from a wrong pattern, and is not exact as a float."""
-
-MAX_SHAPES = 4096
-"""Shapes that are remembered."""
-
-MAX_SHAPE = 1000
-"""Bytes of the longest shape that is remembered."""
+MAX_STEP = 1e15  # largest step: more comes from a wrong pattern, and is not exact as a float
+MAX_SHAPES = 4096  # shapes that are remembered
+MAX_SHAPE = 1000  # bytes of the longest shape that is remembered
 
 _REMARK = b"rankdeck: "
 """Begins what rankdeck says in a rank: a lost peer and its step, say. The rank reports these numbers by itself."""

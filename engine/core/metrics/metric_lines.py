@@ -14,8 +14,7 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.own_patterns import Hit, OwnPatterns
 from engine.core.metrics.tables import CLOSED, Section, Table, row_text
 
-MAX_LINE = 65_536
-"""Bytes of an unfinished line that are kept; a longer line is skipped."""
+MAX_LINE = 65_536  # bytes of an unfinished line that are kept; a longer line is skipped
 
 MAX_NEW = 32
 """Lines of unknown shapes of one chunk that are read, and one more for each 50 lines. More are a flood of texts that differ, such as
@@ -27,14 +26,12 @@ LEAST_NEW = 2
 MANY = 64
 """Lines of one chunk from which on metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
 
-_BRACKET = 120
-"""Bytes of the longest last bracket of a bar."""
+_BRACKET = 120  # bytes of the longest last bracket of a bar
 
 RATES = {"it": "it/s", "samples": "samples/s", "tokens": "tokens/s"}
 """Keys of the groups of a pattern that are rates."""
 
-Find = Callable[[str, bytes], Iterable[Hit]]
-"""Finds every value of a user's pattern in whole lines."""
+Find = Callable[[str, bytes], Iterable[Hit]]  # finds every value of a user's pattern in whole lines
 
 _DIGIT = re.compile(rb"\.?\d")
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")

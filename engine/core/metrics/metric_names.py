@@ -14,8 +14,7 @@ Role = Literal["loss", "val_loss", "part", "lr", "grad_norm", "step", "steps", "
 """`part`: one of several losses; `pace`: seconds for a step; `time`: a pace if its line says so; `known`: a metric even without a step
 on its line; `none`: no metric."""
 
-MAX_KEY = 64
-"""Characters of the longest name of a metric."""
+MAX_KEY = 64  # characters of the longest name of a metric
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):

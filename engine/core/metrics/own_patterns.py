@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 PATTERN_TIME = 0.5
 """Seconds of processor time for one search in a piece of output, at most some 300 kB. A usual pattern takes a few milliseconds."""
 
-Hit = tuple[int, str, float]
-"""Position of a value, its key, and the value."""
+Hit = tuple[int, str, float]  # position of a value, its key, and the value
 
 _FUZZY = re.compile(rb"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
 """A number of errors in the syntax of `regex`: `{e<=1}`."""

@@ -25,26 +25,20 @@ _UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "t
 _SAYS = {unit: place for place, unit in enumerate(_UNITS.values())}
 """Precedence of units; the most specific wins."""
 
-DERIVED_AFTER = 3
-"""Lines with a step and no throughput, after which it is derived."""
+DERIVED_AFTER = 3  # lines with a step and no throughput, after which it is derived
 
 DERIVED_WINDOW = 1.0
 """Seconds of steps in one point of a derived throughput: lines are read some times a second, so less would be noise."""
 
-MAX_KEYS = 64
-"""Most curves of one rank; a script that generates names would otherwise fill the memory."""
+MAX_KEYS = 64  # most curves of one rank; a script that generates names would otherwise fill the memory
 
 
-PLACEHOLDERS = (-1.0, 0.0)
-"""Values that ranks of a pipeline without its last stage print as their loss."""
-
-TRAINING = "train"
-"""The phase of ordinary steps."""
+PLACEHOLDERS = (-1.0, 0.0)  # values that ranks of a pipeline without its last stage print as their loss
+TRAINING = "train"  # the phase of ordinary steps
 
 MAX_PHASE = 24
 MAX_USES = 8192
-USES = "rankdeck.uses"
-"""The key of `rankdeck._autoload`'s report of modules."""
+USES = "rankdeck.uses"  # the key of `rankdeck._autoload`'s report of modules
 
 
 class InFile(msgspec.Struct):

@@ -34,8 +34,7 @@ def _rough(rate: int | None) -> int | None:
     return None if rate is None else int(float(f"{rate:.2g}"))
 
 
-MAX_BYTES = 1 << 53
-"""Limit of a plausible value: more than any GPU has, and exact in JSON."""
+MAX_BYTES = 1 << 53  # limit of a plausible value: more than any GPU has, and exact in JSON
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):

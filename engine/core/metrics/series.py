@@ -21,8 +21,7 @@ CAPACITY = 256
 RESOURCE_CAPACITY = 64
 """The same for resources that ranks use: they come every few seconds in every run."""
 
-RECENT = 64
-"""Newest points that are kept individually: the width of the widest sparkline."""
+RECENT = 64  # newest points that are kept individually: the width of the widest sparkline
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):

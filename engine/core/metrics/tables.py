@@ -74,11 +74,8 @@ def row_text(table: Table, line: str) -> str | None:
 Section = Literal["training", "held out", "held out table", "summary"]
 """Where a line is. A row of a table counts epochs or steps without ending the section that the table is in."""
 
-LONGEST = 200
-"""Bytes of the longest heading."""
-
-CLOSED = frozenset((b"}", b"},"))
-"""Lines that close an object."""
+LONGEST = 200  # bytes of the longest heading
+CLOSED = frozenset((b"}", b"},"))  # lines that close an object
 
 
 def section_of(line: str) -> Section | None:

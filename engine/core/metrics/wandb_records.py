@@ -15,16 +15,14 @@ from typing import NamedTuple
 from engine.core.metrics.event_records import MAX_TAG, Scalar, fields
 
 MAGIC = b":W&B"
-_BEGIN = 7
-"""Bytes before the first chunk: `MAGIC` and the version of the format."""
+_BEGIN = 7  # bytes before the first chunk: `MAGIC` and the version of the format
 
 BLOCK, _HEAD = 1 << 15, 7
 """Bytes of a block, and of the head of a chunk. A block ends with zeros where no head has room."""
 
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
-MAX_NUMBER = 64
-"""Characters of the longest number that is read."""
+MAX_NUMBER = 64  # characters of the longest number that is read
 
 
 class Records(NamedTuple):

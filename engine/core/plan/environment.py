@@ -4,8 +4,7 @@ import re
 
 import msgspec
 
-INHERITED = "your environment"
-"""The place of a variable that the profile does not set."""
+INHERITED = "your environment"  # the place of a variable that the profile does not set
 
 
 class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +37,7 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.fact}; {self.hint}"
 
 
-INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
-"""By backend."""
+INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}  # by backend
 
 
 def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
@@ -52,8 +50,7 @@ def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
     return any(name == word if exact else name.startswith(word) for word in words) != others
 
 
-AUTO = "auto"
-"""Leaves the choice to rankdeck."""
+AUTO = "auto"  # leaves the choice to rankdeck
 
 _PART = re.compile(r"(?:(?P<device>cpu|cuda):)?(?P<backend>[a-z0-9_]+)\Z")
 

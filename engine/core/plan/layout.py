@@ -12,8 +12,7 @@ from typing import Literal
 
 import msgspec
 
-MAX_RANKS = 65_536
-"""Far above any real run, to catch typing errors."""
+MAX_RANKS = 65_536  # far above any real run, to catch typing errors
 
 MAX_NODES = 4_096
 """The same for nodes. Ranges are counted before they are expanded."""

@@ -9,14 +9,12 @@ import msgspec
 
 Implementation = Literal["openmpi", "mpich"]
 
-NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
-"""Names for users."""
+NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}  # names for users
 
 LAUNCHER = "launcher"
 """Shell script in the working directory of `mpirun`: `sh launcher HOST COMMAND…` runs a command on another node."""
 
-HEAD = "localhost"
-"""Name of mpirun's own node in its arguments."""
+HEAD = "localhost"  # name of mpirun's own node in its arguments
 
 
 class Mpi(msgspec.Struct, frozen=True, kw_only=True):

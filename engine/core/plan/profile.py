@@ -34,8 +34,7 @@ class Backend(Section, frozen=True, kw_only=True):
 Transport = Literal["local", "ssh", "slurm", "pbs"]
 """How the agent of a node is reached: the launchers of `engine.launchers`."""
 
-Bind = Literal["none", "core", "numa", "socket"]
-"""The unit of CPUs that each rank is bound to."""
+Bind = Literal["none", "core", "numa", "socket"]  # the unit of CPUs that each rank is bound to
 
 BIND_WORDS: dict[Bind, str] = {
     "none": "ranks may use all CPUs",

@@ -15,8 +15,7 @@ from engine.core.plan.standby import MAX_LINGER
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
 
-MAX_PRELOAD = 64
-"""Modules in `launch.preload`: an import brings its own dependencies."""
+MAX_PRELOAD = 64  # modules in `launch.preload`: an import brings its own dependencies
 
 _BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from engine.core.plan.plan import LaunchPlan
 
-HIDDEN = "•••"
-"""Shown instead of a secret."""
+HIDDEN = "•••"  # shown instead of a secret
 
 _SECRET_NAME = re.compile(
     r"(?:^|[\W_])(?:(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!cls_)(?<!sep_)(?<!mask_)(?<!image_)(?<!stop_)token"

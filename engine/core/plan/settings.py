@@ -7,8 +7,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.secrets import shown_value
 
-NOT_COMPARED = ("schema", "name", "description")
-"""Keys of a profile that do not change what a run does."""
+NOT_COMPARED = ("schema", "name", "description")  # keys of a profile that do not change what a run does
 
 ARGUMENTS = "recipe.args"
 
@@ -34,8 +33,7 @@ class Change(NamedTuple):
         return f"{self.key}={self.after}"
 
 
-SET = "set"
-"""Shown for an option without a value."""
+SET = "set"  # shown for an option without a value
 
 
 def settings_of(profile: Profile) -> Settings:

@@ -9,11 +9,8 @@ import msgspec
 
 from engine.core.plan.plan import LaunchPlan
 
-LINGER = 600.0
-"""Seconds that a standby stays where neither profile nor environment says how long."""
-
-MAX_LINGER = 86_400
-"""Most seconds that it may stay."""
+LINGER = 600.0  # seconds that a standby stays where neither profile nor environment says how long
+MAX_LINGER = 86_400  # most seconds that it may stay
 
 MOST_LINGERING = 2
 """Standbys of launches from the shell at the same time: a user goes back and forth between two environments."""

@@ -13,11 +13,8 @@ from engine.core.terminal_text import visible
 from engine.core.views.origin import Origin
 from engine.core.words import limited
 
-NOTHING = "-"
-"""Shown if a run has no such value."""
-
-MAX_NAMES = 4
-"""Changed files that are named in one cell."""
+NOTHING = "-"  # shown if a run has no such value
+MAX_NAMES = 4  # changed files that are named in one cell
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,8 @@ import msgspec
 
 from engine.core.plan.secrets import shown_environment
 
-MAX_DIFF = 1 << 20
-"""Bytes of a stored patch."""
-
-MAX_FILES = 500
-"""Changed or new files that are named."""
+MAX_DIFF = 1 << 20  # bytes of a stored patch
+MAX_FILES = 500  # changed or new files that are named
 
 SESSION = re.compile(
     r"^(?:SSH_|XDG_SESSION_|XDG_RUNTIME_DIR$|TMUX|STY$|WINDOW|DBUS_|DISPLAY$|WAYLAND_|TERM|COLORTERM$|LS_COLORS$|LESS|SHLVL$|_$"
@@ -19,8 +16,7 @@ SESSION = re.compile(
 )
 """Variables that differ from one login to the next and change no training."""
 
-MAX_VALUE = 2000
-"""Characters of a variable's value that are kept."""
+MAX_VALUE = 2000  # characters of a variable's value that are kept
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):

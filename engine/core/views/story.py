@@ -9,8 +9,7 @@ from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, Ru
 from engine.core.views.view import EventLine
 from engine.core.words import count, import_words, preload_words, rank_words
 
-RELIEF = ("moving", "even", "restored")
-"""Kinds of notices about health that need no action of a user."""
+RELIEF = ("moving", "even", "restored")  # kinds of notices about health that need no action of a user
 
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:

@@ -289,8 +289,7 @@ def _no_restart(state: RunState) -> str:
             return ""
 
 
-UNKNOWN_END = "it ended for an unknown reason"
-"""Detail of a lost rank without a reason."""
+UNKNOWN_END = "it ended for an unknown reason"  # detail of a lost rank without a reason
 
 _cached_verdict = lru_cache(maxsize=4)(find_verdict)
 """The view of a holding run is built ten times a second."""

@@ -13,12 +13,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-LARGEST = (1 << 53) - 1
-"""The largest whole number that every reader of JSON keeps exactly."""
+LARGEST = (1 << 53) - 1  # the largest whole number that every reader of JSON keeps exactly
 
 Number = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
-Size = Annotated[int, Meta(ge=0, le=LARGEST)]
-"""Bytes, or the number of a rank."""
+Size = Annotated[int, Meta(ge=0, le=LARGEST)]  # bytes, or the number of a rank
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

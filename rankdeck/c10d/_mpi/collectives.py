@@ -28,8 +28,7 @@ _ALL_REDUCED_AT_ONCE = 1 << 24
 _SCATTERED_AT_ONCE = 1 << 18
 """Bytes of a rank's share up to which MPI_Reduce_scatter_block is fastest if all ranks share memory."""
 
-_IN_PLACE: Any = MPI.IN_PLACE
-"""mpi4py's stubs do not accept it in place of a list."""
+_IN_PLACE: Any = MPI.IN_PLACE  # mpi4py's stubs do not accept it in place of a list
 
 
 class Collectives(_collectives.Collectives):

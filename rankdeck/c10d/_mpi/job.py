@@ -30,8 +30,7 @@ _ABORT_DELAY = 5.0
 _ANSWER_TIME = 1.0
 """Seconds after the deadline in which the first rank tells the others which ranks are missing."""
 
-_SMALLEST_TAG_UB = 32767
-"""Largest tag that every MPI supports."""
+_SMALLEST_TAG_UB = 32767  # largest tag that every MPI supports
 
 
 class Communicator(MPI.Intracomm):

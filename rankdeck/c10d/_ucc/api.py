@@ -25,8 +25,7 @@ from ctypes import (
 from typing import Any
 
 OK, IN_PROGRESS = 0, 1
-ERROR = -6
-"""UCC_ERR_NO_MESSAGE: a callback returns this if it fails."""
+ERROR = -6  # UCC_ERR_NO_MESSAGE: a callback returns this if it fails
 
 ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV = 1 << 0, 1 << 2, 1 << 3, 1 << 4
 BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTERV = 1 << 6, 1 << 9, 1 << 11, 1 << 12, 1 << 15

@@ -21,17 +21,10 @@ from rankdeck.c10d._ucc.exchange import Exchange
 from rankdeck.c10d._ucc.library import Library
 from rankdeck.c10d._ucc.transfers import Transfers
 
-_API = (1, 3)
-"""The version of the interface in `api`."""
-
-_LAST_TEAM = (1 << 15) - 1
-"""Largest team number that UCC accepts from its user."""
-
-_CHECKS_PER_CLOCK = 64
-"""Checks of a collective between two calls of `is_over`, which reads the clock."""
-
-_kept: list[object] = []
-"""Memory that UCC may still write to, and callbacks that it may still call."""
+_API = (1, 3)  # the version of the interface in `api`
+_LAST_TEAM = (1 << 15) - 1  # largest team number that UCC accepts from its user
+_CHECKS_PER_CLOCK = 64  # checks of a collective between two calls of `is_over`, which reads the clock
+_kept: list[object] = []  # memory that UCC may still write to, and callbacks that it may still call
 
 
 class UccError(RuntimeError):

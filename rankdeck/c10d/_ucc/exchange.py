@@ -13,11 +13,8 @@ from typing import Any
 from rankdeck._torch_compat import has_keys
 from rankdeck.c10d._ucc import api
 
-_PAUSES = (0.0002, 0.01)
-"""Seconds between two checks: the shortest and the longest pause."""
-
-_ROUND = "ucc/round"
-"""Key of the number, counted from 0, of the round of exchanges."""
+_PAUSES = (0.0002, 0.01)  # seconds between two checks: the shortest and the longest pause
+_ROUND = "ucc/round"  # key of the number, counted from 0, of the round of exchanges
 
 
 class MissingError(Exception):

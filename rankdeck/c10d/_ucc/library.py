@@ -38,8 +38,7 @@ contain more than the log messages of both libraries."""
 INTERFACE = "RANKDECK_INTERFACE"
 """Variable with the network interface by which this node reaches the others, if a check found it."""
 
-HPCX = "/opt/hpcx/ucc"
-"""Where HPC-X lies in NVIDIA's containers, if nothing has loaded it."""
+HPCX = "/opt/hpcx/ucc"  # where HPC-X lies in NVIDIA's containers, if nothing has loaded it
 
 SIGN = "ucc: "
 """The program's output begins with this, because other output of Python's start-up on a node may precede it."""

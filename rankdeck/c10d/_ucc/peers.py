@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-_INTERVAL = 0.25
-"""Seconds between two checks."""
+_INTERVAL = 0.25  # seconds between two checks
 
 
 class PeerGoneError(RuntimeError):

@@ -16,11 +16,8 @@ from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.exchange import Exchange
 from rankdeck.c10d._ucc.library import Library
 
-_LIBRARY = "libucp.so.0"
-"""UCC has loaded it, so this name finds the same file."""
-
-_API = (1, 10)
-"""The first version with ucp_request_param_t."""
+_LIBRARY = "libucp.so.0"  # UCC has loaded it, so this name finds the same file
+_API = (1, 10)  # the first version with ucp_request_param_t
 
 _TAGS, _WORLDS = 1 << 32, 1 << 16
 """Ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag."""
@@ -28,8 +25,7 @@ _TAGS, _WORLDS = 1 << 32, 1 << 16
 _IN_PROGRESS, _CANCELED = 1, -16
 _NO_IMMEDIATE_COMPLETION, _MEMORY_TYPE = 1 << 16, 1 << 6
 _FEATURE_TAG = 1 << 0
-_ONE_AT_A_TIME = 1
-"""UCS_THREAD_MODE_SERIALIZED"""
+_ONE_AT_A_TIME = 1  # UCS_THREAD_MODE_SERIALIZED
 
 
 # The beginning of ucp_params_t, ucp_worker_params_t and ucp_ep_params_t. UCX reads only fields that the mask names.

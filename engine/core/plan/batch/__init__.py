@@ -8,8 +8,7 @@ from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_NODES, MAX_RANKS
 from engine.core.plan.profile import PbsJob, SlurmJob
 
-MAX_WARN = 65_535
-"""The longest time that Slurm takes in `--signal`, in seconds."""
+MAX_WARN = 65_535  # the longest time that Slurm takes in `--signal`, in seconds
 
 
 def check_job(job: SlurmJob | PbsJob, places: Places) -> None:

@@ -6,22 +6,16 @@ import msgspec
 
 from engine.core.terminal_text import visible
 
-Scheduler = Literal["slurm", "pbs"]
-"""Who runs jobs."""
+Scheduler = Literal["slurm", "pbs"]  # who runs jobs
 
 SCHEDULER_NAMES: dict[Scheduler, str] = {"slurm": "Slurm", "pbs": "PBS"}
 
 _SHOW_ENDED: dict[Scheduler, str] = {"slurm": "sacct -j", "pbs": "qstat -xf"}
 """Commands that show a job that has ended; its number follows."""
 
-SCRIPT, LOG = "job.sh", "job.log"
-"""Files in the run's folder: the batch script, and its output."""
-
-TASK_LOG = "job.out"
-"""The file in which PBS puts the output of tasks when the job has ended."""
-
-RUN = "RUN"
-"""Stands for the run's folder, which does not exist before the launch."""
+SCRIPT, LOG = "job.sh", "job.log"  # files in the run's folder: the batch script, and its output
+TASK_LOG = "job.out"  # the file in which PBS puts the output of tasks when the job has ended
+RUN = "RUN"  # stands for the run's folder, which does not exist before the launch
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

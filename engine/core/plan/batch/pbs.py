@@ -95,8 +95,7 @@ def argv(submission: Submission, folder: str, after: str) -> list[str]:
 
 # --- the queue -----------------------------------------------------------------------------------------------------------
 
-_Text = str | int | float
-"""qstat writes a text that looks like a number as one."""
+_Text = str | int | float  # qstat writes a text that looks like a number as one
 
 
 class _Estimated(msgspec.Struct):
