@@ -53,144 +53,99 @@ class Collective(NamedTuple):
     least: int = 1  # ranks that it needs
 
 
-def _pattern(shift: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """`count` elements of one rank's input, of which the first is number `shift`."""
-    return _tiled([float((shift + index) % PERIOD) for index in range(PERIOD)], count, like)
+def _pattern(shift: int, like: torch.Tensor) -> torch.Tensor:
+    """As many elements of one rank's input as `like` has, of which the first is number `shift`."""
+    return _tiled([float((shift + index) % PERIOD) for index in range(PERIOD)], like)
 
 
-def _sums(shift: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """`count` elements of the sum of all ranks' inputs from `_addend`, of which the first is number `shift`."""
+def _sums(shift: int, like: torch.Tensor) -> torch.Tensor:
+    """The same of the sum of all ranks' inputs from `_addend`."""
     ranks = range(min(ADDING, dist.get_world_size()))
-    return _tiled(
-        [float(sum((shift + index + rank) % PERIOD for rank in ranks)) for index in range(PERIOD)], count, like
-    )
+    return _tiled([float(sum((shift + index + rank) % PERIOD for rank in ranks)) for index in range(PERIOD)], like)
 
 
-def _addend(count: int, like: torch.Tensor) -> torch.Tensor:
+def _addend(like: torch.Tensor) -> torch.Tensor:
     rank = dist.get_rank()
-    return _pattern(rank, count, like) if rank < ADDING else torch.zeros_like(like)
+    return _pattern(rank, like) if rank < ADDING else torch.zeros_like(like)
 
 
-def _tiled(values: list[float], count: int, like: torch.Tensor) -> torch.Tensor:
+def _tiled(values: list[float], like: torch.Tensor) -> torch.Tensor:
+    count = like.numel()
     return torch.tensor(values, dtype=like.dtype, device=like.device).repeat(math.ceil(count / PERIOD))[:count]
 
 
-def _zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that have memory of their own: what nobody has written to may all be one page."""
+Contents = Callable[[int, torch.Tensor], torch.Tensor]
+"""What is in a part of a buffer, by the number of the part, and the part."""
+
+
+def _case(given: torch.Tensor, gets: torch.Tensor, put: Contents, due: Contents, call: Callable[[], object], *, parts: tuple[int, int] = (1, 1)) -> Case:  # fmt: skip
+    """A collective on what a rank gives and what it gets, which may be one buffer, with so many parts. Parts are compared one by one, for
+    which less memory is needed."""
+
+    def fill() -> None:
+        gets.zero_()
+        for number, part in enumerate(given.view(parts[0], -1).unbind()):
+            part.copy_(put(number, part))
+
+    def is_right() -> bool:
+        return all(torch.equal(part, due(number, part)) for number, part in enumerate(gets.view(parts[1], -1).unbind()))
+
+    size = max(tensor.numel() * tensor.element_size() for tensor in (given, gets))
+    return Case(size, (given,) if gets is given else (given, gets), fill, call, is_right)
+
+
+def _zeros(size: int, dtype: torch.dtype, device: torch.device, *, share: bool = False) -> torch.Tensor:
+    """Zeros for so many bytes, or for a rank's share of them, with memory of their own: what
+    nobody has written to may all be one page."""
+    count = max(1, size // dtype.itemsize // (dist.get_world_size() if share else 1))
     return torch.empty(count, dtype=dtype, device=device).zero_()
 
 
 def _all_reduce(size: int, dtype: torch.dtype, device: torch.device) -> Case:
-    count = max(1, size // dtype.itemsize)
-    whole = _zeros(count, dtype, device)
-
-    def fill() -> None:
-        whole.copy_(_addend(count, whole))
-
-    return Case(
-        count * dtype.itemsize,
-        (whole,),
-        fill,
-        lambda: dist.all_reduce(whole),
-        lambda: torch.equal(whole, _sums(0, count, whole)),
+    whole = _zeros(size, dtype, device)
+    return _case(
+        whole, whole, lambda _, like: _addend(like), lambda _, like: _sums(0, like), lambda: dist.all_reduce(whole)
     )
 
 
 def _broadcast(size: int, dtype: torch.dtype, device: torch.device) -> Case:
-    count = max(1, size // dtype.itemsize)
-    whole = _zeros(count, dtype, device)
-
-    def fill() -> None:
-        if dist.get_rank() == 0:
-            whole.copy_(_pattern(1, count, whole))
-        else:
-            whole.zero_()
-
-    return Case(
-        count * dtype.itemsize,
-        (whole,),
-        fill,
-        lambda: dist.broadcast(whole, src=0),
-        lambda: torch.equal(whole, _pattern(1, count, whole)),
-    )
+    whole = _zeros(size, dtype, device)
+    right = dist.get_rank() == 0
+    put: Contents = lambda _, like: _pattern(1, like) if right else torch.zeros_like(like)  # noqa: E731
+    return _case(whole, whole, put, lambda _, like: _pattern(1, like), lambda: dist.broadcast(whole, src=0))
 
 
 def _all_gather(size: int, dtype: torch.dtype, device: torch.device) -> Case:
-    world = dist.get_world_size()
-    share = max(1, size // dtype.itemsize // world)
-    whole, part = _zeros(share * world, dtype, device), _zeros(share, dtype, device)
-
-    def fill() -> None:
-        whole.zero_()
-        part.copy_(_pattern(dist.get_rank() + 1, share, part))
-
-    def is_right() -> bool:
-        return all(
-            torch.equal(piece, _pattern(rank + 1, share, piece))
-            for rank, piece in enumerate(whole.view(-1, share).unbind())
-        )
-
-    return Case(
-        share * world * dtype.itemsize,
-        (whole, part),
-        fill,
-        lambda: _gather(whole, part),
-        is_right,
-    )
+    rank, world, part = dist.get_rank(), dist.get_world_size(), _zeros(size, dtype, device, share=True)
+    whole = part.repeat(world)
+    return _case(
+        part, whole, lambda _, like: _pattern(rank + 1, like), lambda one, like: _pattern(one + 1, like), lambda: _gather(whole, part),
+        parts=(1, world),
+    )  # fmt: skip
 
 
 def _reduce_scatter(size: int, dtype: torch.dtype, device: torch.device) -> Case:
-    rank, world = dist.get_rank(), dist.get_world_size()
-    share = max(1, size // dtype.itemsize // world)
-    whole, part = _zeros(share * world, dtype, device), _zeros(share, dtype, device)
-
-    def fill() -> None:
-        whole.copy_(_addend(share * world, whole))
-        part.zero_()
-
-    return Case(
-        share * world * dtype.itemsize,
-        (whole, part),
-        fill,
-        lambda: _scatter(part, whole),
-        lambda: torch.equal(part, _sums(rank * share, share, part)),
+    rank, world, part = dist.get_rank(), dist.get_world_size(), _zeros(size, dtype, device, share=True)
+    whole = part.repeat(world)
+    begin = rank * part.numel()
+    return _case(
+        whole, part, lambda _, like: _addend(like), lambda _, like: _sums(begin, like), lambda: _scatter(part, whole)
     )
 
 
 def _all_to_all(size: int, dtype: torch.dtype, device: torch.device) -> Case:
     rank, world = dist.get_rank(), dist.get_world_size()
-    share = max(1, size // dtype.itemsize // world)
-    sent, received = _zeros(share * world, dtype, device), _zeros(share * world, dtype, device)
-
-    def fill() -> None:
-        received.zero_()
-        for peer, piece in enumerate(sent.view(-1, share).unbind()):
-            piece.copy_(_pattern(2 * rank + peer + 1, share, piece))
-
-    def is_right() -> bool:
-        return all(
-            torch.equal(piece, _pattern(2 * peer + rank + 1, share, piece))
-            for peer, piece in enumerate(received.view(-1, share).unbind())
-        )
-
-    return Case(
-        share * world * dtype.itemsize,
-        (sent, received),
-        fill,
-        lambda: dist.all_to_all_single(received, sent),
-        is_right,
-    )
+    sent, received = (_zeros(size, dtype, device, share=True).repeat(world) for _ in range(2))
+    return _case(
+        sent, received, lambda peer, like: _pattern(2 * rank + peer + 1, like), lambda peer, like: _pattern(2 * peer + rank + 1, like),
+        lambda: dist.all_to_all_single(received, sent), parts=(world, world),
+    )  # fmt: skip
 
 
 def _sendrecv(size: int, dtype: torch.dtype, device: torch.device) -> Case:
     """Every rank sends to the one after it, and receives from the one before."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    count = max(1, size // dtype.itemsize)
-    sent, received = _zeros(count, dtype, device), _zeros(count, dtype, device)
-
-    def fill() -> None:
-        sent.copy_(_pattern(rank + 1, count, sent))
-        received.zero_()
+    sent, received = _zeros(size, dtype, device), _zeros(size, dtype, device)
 
     def call() -> None:
         moves = [
@@ -200,12 +155,9 @@ def _sendrecv(size: int, dtype: torch.dtype, device: torch.device) -> Case:
         for work in dist.batch_isend_irecv(moves):
             work.wait()
 
-    return Case(
-        count * dtype.itemsize,
-        (sent, received),
-        fill,
-        call,
-        lambda: torch.equal(received, _pattern((rank - 1) % world + 1, count, received)),
+    before = (rank - 1) % world
+    return _case(
+        sent, received, lambda _, like: _pattern(rank + 1, like), lambda _, like: _pattern(before + 1, like), call
     )
 
 
