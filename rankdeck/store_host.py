@@ -25,8 +25,7 @@ NO_TORCH, NO_STORE = 69, 70
 """Exit status if this Python has no torch, so that ranks need no store either, and if torch can't open the store. The state machine
 of runs (`engine/core/run/store_events.py`) uses the same numbers."""
 
-PREFIX = "rankdeck/elastic"
-"""Prefix of the keys that the supervisor and the ranks of an elastic training use."""
+PREFIX = "rankdeck/elastic"  # prefix of the keys that the supervisor and the ranks of an elastic training use
 
 
 def main() -> None:

@@ -45,8 +45,7 @@ from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
 from tui.theme import DARK, LIGHT, NoColours
 
-PATIENCE = 1.0
-"""Seconds that a key waits for the text before it: a line that is being removed takes in nothing more."""
+PATIENCE = 1.0  # seconds that a key waits for the text before it: a line that is being removed takes in nothing more
 
 TELL_SECONDS = 2.0  # seconds between two looks for runs that need their user
 LOOK_SECONDS = 1.0  # seconds after which a changed look is written: a key may be pressed again

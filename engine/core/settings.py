@@ -44,8 +44,7 @@ QUIET = Notify()  # nothing happens
 HidableColumn = Literal["node", "local", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"]
 """Columns of the app's table of ranks that can be left out."""
 
-CurvesOver = Literal["whole run", "10 min", "1 min"]
-"""The time that the small curves of the table cover."""
+CurvesOver = Literal["whole run", "10 min", "1 min"]  # the time that the small curves of the table cover
 
 LowerPane = Literal["log", "chart", "events"]
 

@@ -25,8 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-SPIN_TIME = 0.0005
-"""Seconds that a rank polls without a pause: ranks of one job usually arrive within this time."""
+SPIN_TIME = 0.0005  # seconds that a rank polls without a pause: ranks of one job usually arrive within this time
 
 _LONGEST_PAUSE = 0.001  # seconds
 
@@ -38,8 +37,7 @@ _NO_TIMEOUT = timedelta(0)  # torch passes this if the caller gives no timeout
 _HELD_BY_NOBODY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
 """Up to torch 2.6, a work that was passed to C++ dies when Python holds no reference to it (pytorch#146376)."""
 
-_held: set[dist.Work] = set()
-"""With such a torch: works for which nobody has waited or requested the future."""
+_held: set[dist.Work] = set()  # with such a torch: works for which nobody has waited or requested the future
 
 
 def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float = SPIN_TIME) -> bool:

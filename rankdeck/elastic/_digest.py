@@ -13,8 +13,7 @@ from typing import Any
 
 BITS = (1 << 62) - 1  # digests are below 2**62, so that their negative is an int64 too
 
-_ROW = 4096
-"""Elements of a row: the digest of a large tensor is made of the sums of its rows and columns."""
+_ROW = 4096  # elements of a row: the digest of a large tensor is made of the sums of its rows and columns
 
 _SAMPLE = 4  # items at both ends of a container that a fingerprint looks at
 

@@ -49,11 +49,8 @@ CONNECT_TIMEOUT = 20.0
 """Seconds in which all ranks must connect and have their state in the first attempt to form a generation. Each further attempt has twice
 the time. It ends attempts in which a rank died before it connected, or was delayed."""
 
-ATTEMPTS = 4
-"""How many times ranks try to form a generation in which no rank is lost, before they raise the error."""
-
-_AGAIN, _FORMED, _LOST, _OVER = "again", "formed", "lost", "over"
-"""Results of an attempt, and of a generation."""
+ATTEMPTS = 4  # how many times ranks try to form a generation in which no rank is lost, before they raise the error
+_AGAIN, _FORMED, _LOST, _OVER = "again", "formed", "lost", "over"  # results of an attempt, and of a generation
 
 
 def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -28,8 +28,7 @@ PERIOD = 3
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-ADDING = 100
-"""Ranks that put something other than zeros into a sum: bfloat16 has no odd numbers above 256."""
+ADDING = 100  # ranks that put something other than zeros into a sum: bfloat16 has no odd numbers above 256
 
 
 class Case(NamedTuple):

@@ -40,8 +40,7 @@ from rankdeck.recipes._sizes import parse_sizes, size_text
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._timings import HEADING, Timing, summarize
 
-FEWEST, MOST = 5, 2000
-"""Calls that count, of one collective on one size: fewer say nothing, more say nothing new."""
+FEWEST, MOST = 5, 2000  # calls that count, of one collective on one size: fewer say nothing, more say nothing new
 
 NOT_THERE = ("support", "implement", "not available", "no backend")
 """Words of an error by which a backend says that it lacks a collective."""

@@ -30,8 +30,7 @@ from tui.data.form_lines import (
 FORM = "the form"  # replaces the file's name in errors; the screen shows an error at its line
 FIRST_RECIPE = "gpt"  # the recipe of a new profile
 
-ENVIRONMENTS = ("backend.env", "env")
-"""Ids of the lines with environment variables; each is a table of the profile."""
+ENVIRONMENTS = ("backend.env", "env")  # ids of the lines with environment variables; each is a table of the profile
 
 _FIRST_PLACE = Place(rank=0, node="", local_rank=0, local_world_size=1, group_rank=0)
 

@@ -21,8 +21,7 @@ JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
 LABEL = 16  # cells of a label
 ARGUMENT = "argument."  # prefix of the lines for a recipe's declared arguments
 
-DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
-"""Ids of the lines that decide which other lines exist, or their content."""
+DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")  # ids of the lines that decide which other lines exist, or their content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

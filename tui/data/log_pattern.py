@@ -37,8 +37,7 @@ CUT = 64 << 10
 SECONDS, LINE_SECONDS = 1.0, 0.1
 """Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
 
-_FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
-"""A number of errors in the syntax of `regex`: `{e<=1}`."""
+_FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")  # a number of errors in the syntax of `regex`: `{e<=1}`
 
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _REPEAT = re.compile(r"[*+]|\{\d*,?\d*\}")
@@ -239,5 +238,4 @@ def _literal_of(text: str) -> str:
     return max(found, key=len, default="")
 
 
-ERRORS = Pattern(ERROR_EXPRESSION, words=ERROR_WORDS, noun="error")
-"""Lines that begin to tell of an error."""
+ERRORS = Pattern(ERROR_EXPRESSION, words=ERROR_WORDS, noun="error")  # lines that begin to tell of an error

@@ -7,8 +7,7 @@ from queue import SimpleQueue
 
 from tui.data.merged_log import Batch, MergedLog, Place, Where
 
-CATCH_UP = 4
-"""Reads in a row that may leave more behind before a view that follows jumps to the end instead."""
+CATCH_UP = 4  # reads in a row that may leave more behind before a view that follows jumps to the end instead
 
 
 class LogReader:

@@ -18,11 +18,8 @@ from tui.data.log_filter import LogFilter
 from tui.data.log_pattern import Pattern
 from tui.data.merged_log import MergedLog, Place
 
-BLOCK = 128 << 10
-"""Bytes that are searched at a time: a regular expression lets no other thread run meanwhile."""
-
-LONGER = (1 << 20, 8 << 20)
-"""The same for a line that is longer; one that is longer still is searched in pieces."""
+BLOCK = 128 << 10  # bytes that are searched at a time: a regular expression lets no other thread run meanwhile
+LONGER = (1 << 20, 8 << 20)  # the same for a line that is longer; one that is longer still is searched in pieces
 
 PAUSE = 0.1  # seconds between two reports of the number of matches
 

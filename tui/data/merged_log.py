@@ -24,8 +24,7 @@ MAX_BYTES = 32 << 20
 CHUNK = 256 << 10  # bytes that one request reads of all files together, so that no request takes long
 MAX_PARTIALS = 16  # unfinished lines that are shown at once
 
-FILTERED_READS, ENOUGH = 15, 200
-"""Further reads for one request with a filter, and lines after which none is needed."""
+FILTERED_READS, ENOUGH = 15, 200  # further reads for one request with a filter, and lines after which none is needed
 
 Where = Literal["newer", "older", "start", "end"]
 """Where to read: after the lines in memory, before them, at the beginning or at the end of everything."""

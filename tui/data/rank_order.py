@@ -10,8 +10,7 @@ Column = Literal[
     "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"
 ]
 
-COLUMNS: tuple[Column, ...] = get_args(Column)
-"""Columns that ranks can be sorted by, from left to right."""
+COLUMNS: tuple[Column, ...] = get_args(Column)  # columns that ranks can be sorted by, from left to right
 
 _STATES = ("failed", "lost", "stalled", "nan", "slow", "stopped", "starting", "running", "exited")
 """States, and problems of a running rank: those that need attention first."""
@@ -54,8 +53,7 @@ class Order(NamedTuple):
         return (self.column in ("loss", "memory")) == self.reverse
 
 
-ORDERS = (Order(), Order("state"), Order("step"))
-"""By rank, failed first, slowest first: what one key goes through."""
+ORDERS = (Order(), Order("state"), Order("step"))  # by rank, failed first, slowest first: what one key goes through
 
 
 class HasView(Protocol):

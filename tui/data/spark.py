@@ -8,8 +8,7 @@ from typing import NamedTuple
 from engine.core.metrics.series import Bucket, Series
 
 Values = Sequence[float | None]
-Source = Series | Values
-"""A series, or values that are drawn in one cell each; None for values that are not finite."""
+Source = Series | Values  # a series, or values that are drawn in one cell each; None for values that are not finite
 
 Scale = tuple[float, float]  # values of the lowest and the highest block
 

@@ -24,12 +24,10 @@ from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 
-_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)
-"""Characters of a metric's name that do not become part of a file's."""
+_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)  # characters of a metric's name that do not become part of a file's
 
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
-LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
-"""Panes of which one is shown below the ranks."""
+LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")  # panes of which one is shown below the ranks
 
 
 class RunPanes:

@@ -19,8 +19,7 @@ SLOW = 0.8  # part of the median throughput: a rank below it stands out
 HIGH = 1.5  # multiple of the median loss: a rank above it stands out
 LATE = 5  # steps behind the furthest rank: a rank that is so far behind stands out
 
-FULL = 0.95
-"""Part of the memory of its GPU: a rank that uses more stands out, because the next allocation may fail."""
+FULL = 0.95  # part of the memory of its GPU: a rank that uses more stands out, because the next allocation may fail
 
 GAP = 2  # cells between two boxes
 Part = RankWord | Literal["", "block", "alarm"]  # the style of a piece of a line; empty: plain text

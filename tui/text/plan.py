@@ -23,8 +23,7 @@ from tui.text.marks import MUTED, shown
 BACKEND_NAME = 9  # cells before the description of a backend
 MAX_BOX_RANKS = 64  # ranks of one node that are drawn one by one; of more, only the first and the last
 
-FOLDER = "..."
-"""Stands for the folder of the run on its node, whose name is not known before the launch."""
+FOLDER = "..."  # stands for the folder of the run on its node, whose name is not known before the launch
 
 
 class _Drawing(NamedTuple):

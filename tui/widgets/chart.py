@@ -24,8 +24,7 @@ from tui.text.plot import AXIS, Picture, Request, picture
 EVERY = 0.5  # seconds from one drawing to the next
 SLOW_EVERY = 2.0  # the same for a line with little bandwidth: a drawing is some kilobytes
 
-SHARE = 0.05
-"""Largest part of a core that drawing uses: hundreds of ranks are therefore drawn less often."""
+SHARE = 0.05  # largest part of a core that drawing uses: hundreds of ranks are therefore drawn less often
 
 SMALLEST = (24, 5)  # cells below which there is no chart but a line of text
 SWATCH = 4  # cells of a curve's sign in the legend, with those around it

@@ -17,8 +17,7 @@ from tui.text.marks import MUTED
 BEFORE = "< "
 AFTER = " >"  # signs for options that do not fit, on the left and on the right
 
-UNSET = "default"
-"""Shown for the empty option, which leaves the choice to rankdeck or to another setting."""
+UNSET = "default"  # shown for the empty option, which leaves the choice to rankdeck or to another setting
 
 
 class Choice(Widget, can_focus=True):

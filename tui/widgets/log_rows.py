@@ -26,8 +26,7 @@ TIMES = "×"  # noqa: RUF001  not the letter
 
 NARROWEST = 8  # cells that the text of a wrapped line has at least
 
-PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)
-"""Parts of a line with a style of their own."""
+PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)  # parts of a line with a style of their own
 
 COPY_LINES = 2_000  # most lines that are copied at once: terminals take about 75 kB
 

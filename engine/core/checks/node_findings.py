@@ -13,8 +13,7 @@ from engine.core.words import count
 FILES_OF_AGENT, FILES_PER_OWN_RANK = 64, 3
 """Files that an agent keeps open: some for itself, and the three of each of its ranks."""
 
-THREADS_PER_RANK = 4
-"""Processes and threads that a rank has at least: the main thread, and those of gloo and torch."""
+THREADS_PER_RANK = 4  # processes and threads that a rank has at least: the main thread, and those of gloo and torch
 
 
 class Capacity(NamedTuple):

@@ -34,8 +34,7 @@ from engine.core.words import limited
 TAIL = 65_536  # bytes at the end of the output that are read
 MAX_WORDS = 12_288  # bytes at the end of the output that are read if it has no traceback
 
-MOST_TRACEBACKS, BEFORE = 8, 2048
-"""How many tracebacks are read, and how many bytes before the first of them."""
+MOST_TRACEBACKS, BEFORE = 8, 2048  # how many tracebacks are read, and how many bytes before the first of them
 
 _TRACEBACK = b"Traceback (most recent call last):"
 

@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple
 from engine.core.failures.known import find
 from engine.core.failures.tracebacks import Traceback, all_chains, exception_line, without_frames
 
-MAX_WORDS = 6000
-"""Characters at the end of the output that are searched if no exception ended the process."""
+MAX_WORDS = 6000  # characters at the end of the output that are searched if no exception ended the process
 
 MOST_LAST = 6  # last lines that are shown
 

@@ -17,8 +17,7 @@ from engine.core.failures.tracebacks import all_chains
 from engine.core.failures.verdict import Witness
 from engine.core.terminal_text import SEQUENCE
 
-MAX_TAIL = 1 << 14
-"""Characters at the end of a rank's output that are searched if its exit status is unknown."""
+MAX_TAIL = 1 << 14  # characters at the end of a rank's output that are searched if its exit status is unknown
 
 MAX_LINE = 8192  # characters of a line that are read
 MOST_RANKS = 4096  # most ranks that one line of a launcher names

@@ -38,8 +38,7 @@ _STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py
 """A frame of the code that starts the program."""
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/rankdeck/_(?:autoload|collectives|imports|metrics)\.py", line \d')
 """A frame of a function of torch that rankdeck wraps."""
-_UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
-"""First line of a syntax error, which has no traceback."""
+_UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')  # first line of a syntax error, which has no traceback
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 _OF_RANK = re.compile(r"\[?[Rr]ank[ :=#]?(?P<rank>\d{1,6})\b.{0,60}:$")
 """Before a traceback: `[Rank 1 Error Snippet]:`."""
@@ -48,8 +47,7 @@ _OUTERMOST = frozenset(
     ["<module>", "_run_module_as_main", "_run_code", "run_program", "_wrap", "wrapper", "_bootstrap", "_process_worker"]
 )
 """Functions in which the traceback of an exception that nobody caught begins: of a script, of spawned ranks, of torchrun's `@record`."""
-_OF_HYDRA = "Error executing job with overrides"
-"""Before a traceback from which hydra has removed its own frames."""
+_OF_HYDRA = "Error executing job with overrides"  # before a traceback from which hydra has removed its own frames
 _WRAPPED = re.compile(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
 """`ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)`."""
 EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")

@@ -24,8 +24,7 @@ from engine.core.words import limited, rank_words
 MAX_EXPLAINED = 32  # ranks that are explained besides the first; the others are counted
 MAX_LINE = 300  # longest line of evidence and longest sentence, in characters
 
-_MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
-"""Statuses of ranks that others may have waited for."""
+_MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)  # statuses of ranks that others may have waited for
 
 _PROGRESS = re.compile(
     r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "

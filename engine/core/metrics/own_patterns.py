@@ -20,8 +20,7 @@ PATTERN_TIME = 0.5
 
 Hit = tuple[int, str, float]  # position of a value, its key, and the value
 
-_FUZZY = re.compile(rb"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
-"""A number of errors in the syntax of `regex`: `{e<=1}`."""
+_FUZZY = re.compile(rb"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")  # a number of errors in the syntax of `regex`: `{e<=1}`
 
 _LEADING_NUMBER = re.compile(r"[\s'\"(\[=:]{0,16}(" + NUMBER + r")([kmg]?)(?![a-z0-9])")
 _MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}

@@ -22,8 +22,7 @@ THROUGHPUT_WINDOW = 0.25
 _UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
 """Units of throughput, by the key of a metric. From the most general to the most specific."""
 
-_SAYS = {unit: place for place, unit in enumerate(_UNITS.values())}
-"""Precedence of units; the most specific wins."""
+_SAYS = {unit: place for place, unit in enumerate(_UNITS.values())}  # precedence of units; the most specific wins
 
 DERIVED_AFTER = 3  # lines with a step and no throughput, after which it is derived
 

@@ -15,11 +15,8 @@ import msgspec
 
 from engine.core.metrics.resources import RESOURCES
 
-CAPACITY = 256
-"""Buckets of one series: twice the columns of a wide chart, so that merging is not visible."""
-
-RESOURCE_CAPACITY = 64
-"""The same for resources that ranks use: they come every few seconds in every run."""
+CAPACITY = 256  # buckets of one series: twice the columns of a wide chart, so that merging is not visible
+RESOURCE_CAPACITY = 64  # the same for resources that ranks use: they come every few seconds in every run
 
 RECENT = 64  # newest points that are kept individually: the width of the widest sparkline
 

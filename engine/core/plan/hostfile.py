@@ -8,8 +8,7 @@ from engine.core.errors import ProfileError
 from engine.core.plan.layout import MAX_RANKS, LayoutError, Slots, count_of, parse_node, quoted
 
 _MOST = frozenset({"max_slots", "max-slots", "slots_max", "slots-max"})
-_IGNORED = frozenset({"binding"})
-"""`binding` pins ranks to cores in MPICH; it does not change the number of ranks."""
+_IGNORED = frozenset({"binding"})  # `binding` pins ranks to cores in MPICH; it does not change the number of ranks
 
 _FORMS = "a line is a host, with or without its number of ranks: gpu01, gpu01:4 or gpu01 slots=4"
 

@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 from engine.core.plan.plan import LaunchPlan
 
-OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.1"
-"""With which ranks work; see `make versions`."""
+OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.1"  # with which ranks work; see `make versions`
 
 
 class Lack(NamedTuple):

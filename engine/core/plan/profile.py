@@ -14,8 +14,7 @@ import msgspec
 SCHEMA = 1
 """The version that is read and written. Files of a newer version are refused."""
 
-AUTO_PRELOAD: Final = "auto"
-"""Value of `launch.preload`: the modules that the last run of the script used."""
+AUTO_PRELOAD: Final = "auto"  # value of `launch.preload`: the modules that the last run of the script used
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,8 +15,7 @@ SIGKILL = 9
 ON_NAN = "launch.on_nan"
 """Stands for the user whose signal ended a rank. A rank that it ends is left to the user, whatever `launch.on_failure` says."""
 
-MOST_NOTICES = 500
-"""Lines of the story about health: ranks that hang again and again would fill the journal."""
+MOST_NOTICES = 500  # lines of the story about health: ranks that hang again and again would fill the journal
 
 
 def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:

@@ -291,8 +291,7 @@ def _no_restart(state: RunState) -> str:
 
 UNKNOWN_END = "it ended for an unknown reason"  # detail of a lost rank without a reason
 
-_cached_verdict = lru_cache(maxsize=4)(find_verdict)
-"""The view of a holding run is built ten times a second."""
+_cached_verdict = lru_cache(maxsize=4)(find_verdict)  # the view of a holding run is built ten times a second
 
 
 def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:

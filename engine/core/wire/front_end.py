@@ -10,8 +10,7 @@ from engine.core.failures.stacks import RankStack
 from engine.core.run.events import Scope
 from engine.core.views.view import Snapshot, Update
 
-ENDING = "the run is ending; ask again in a moment"
-"""Answer to a request that comes after a run's last event."""
+ENDING = "the run is ending; ask again in a moment"  # answer to a request that comes after a run's last event
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -24,11 +24,8 @@ from rankdeck.c10d._mpi import segments
 from rankdeck.c10d._mpi.library import is_ours
 from rankdeck.c10d._work import poll
 
-_ABORT_DELAY = 5.0
-"""Seconds that other handlers of an uncaught exception have before the job is aborted."""
-
-_ANSWER_TIME = 1.0
-"""Seconds after the deadline in which the first rank tells the others which ranks are missing."""
+_ABORT_DELAY = 5.0  # seconds that other handlers of an uncaught exception have before the job is aborted
+_ANSWER_TIME = 1.0  # seconds after the deadline in which the first rank tells the others which ranks are missing
 
 _SMALLEST_TAG_UB = 32767  # largest tag that every MPI supports
 

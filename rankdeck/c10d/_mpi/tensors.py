@@ -30,8 +30,7 @@ _OPERATIONS = {
     **{name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")},
 }
 
-reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)
-"""MPI's operation and datatype for torch's reductions."""
+reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)  # MPI's operation and datatype for torch's reductions
 
 
 def takes_cuda() -> bool:

@@ -14,8 +14,7 @@ from glob import iglob
 
 NAME = "libucc.so.1"
 
-VARIABLE = "RANKDECK_LIBUCC"
-"""Variable with the full path of the library, if the dynamic linker does not find it."""
+VARIABLE = "RANKDECK_LIBUCC"  # variable with the full path of the library, if the dynamic linker does not find it
 
 OLDEST, NEWEST = (1, 5), (2, 0)
 """The oldest supported version of UCC, and the first that is untested. Before 1.5, a small all-reduce of three or more ranks adds in an
@@ -43,8 +42,7 @@ HPCX = "/opt/hpcx/ucc"  # where HPC-X lies in NVIDIA's containers, if nothing ha
 SIGN = "ucc: "
 """The program's output begins with this, because other output of Python's start-up on a node may precede it."""
 
-_PORTS = "/sys/class/infiniband/*/ports/*/state"
-"""States of the ports of InfiniBand and RoCE, such as `4: ACTIVE`."""
+_PORTS = "/sys/class/infiniband/*/ports/*/state"  # states of the ports of InfiniBand and RoCE, such as `4: ACTIVE`
 
 
 class LibraryError(RuntimeError):

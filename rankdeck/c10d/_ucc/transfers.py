@@ -19,8 +19,7 @@ from rankdeck.c10d._ucc.library import Library
 _LIBRARY = "libucp.so.0"  # UCC has loaded it, so this name finds the same file
 _API = (1, 10)  # the first version with ucp_request_param_t
 
-_TAGS, _WORLDS = 1 << 32, 1 << 16
-"""Ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag."""
+_TAGS, _WORLDS = 1 << 32, 1 << 16  # ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag
 
 _IN_PROGRESS, _CANCELED = 1, -16
 _NO_IMMEDIATE_COMPLETION, _MEMORY_TYPE = 1 << 16, 1 << 6
