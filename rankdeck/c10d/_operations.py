@@ -153,13 +153,7 @@ class Operations:
 
     # point to point
 
-    def transfer(
-        self,
-        what: str,
-        target: Staged | None,
-        host: torch.Tensor,
-        start: Callable[[], Request],
-    ) -> Work:
+    def transfer(self, what: str, target: Staged | None, host: torch.Tensor, start: Callable[[], Request]) -> Work:
         """Starts to send or receive immediately, in the order of the calls. `target`: the tensor that a receive fills; None: this is a
         send. `host`: the memory to send or to receive into."""
         self.check_usable(what)

@@ -159,12 +159,7 @@ class Operation(Work):
     """A collective, whose action runs once all ranks agree on it. `what`: the text that all ranks must agree on."""
 
     def __init__(
-        self,
-        what: str,
-        action: Callable[[Votes], None],
-        outputs: Sequence[torch.Tensor],
-        timeout: float,
-        vote: int = 0,
+        self, what: str, action: Callable[[Votes], None], outputs: Sequence[torch.Tensor], timeout: float, vote: int = 0
     ) -> None:
         super().__init__(what, outputs, timeout)
         self.action = action

@@ -147,10 +147,7 @@ def _sendrecv(size: int, dtype: torch.dtype, device: torch.device) -> Case:
     sent, received = _zeros(size, dtype, device), _zeros(size, dtype, device)
 
     def call() -> None:
-        moves = [
-            dist.P2POp(dist.isend, sent, (rank + 1) % world),
-            dist.P2POp(dist.irecv, received, (rank - 1) % world),
-        ]
+        moves = [dist.P2POp(dist.isend, sent, (rank + 1) % world), dist.P2POp(dist.irecv, received, (rank - 1) % world)]
         for work in dist.batch_isend_irecv(moves):
             work.wait()
 

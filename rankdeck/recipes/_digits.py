@@ -35,10 +35,7 @@ def read_digits() -> tuple[Digits, Digits]:
     codes = torch.frombuffer(bytearray("".join(lines), "ascii"), dtype=torch.uint8).view(-1, 65)
     labels = codes[:, 0].to(torch.int64) - ord("0")
     images = (codes[:, 1:].float() - ord("a")).view(-1, 1, 8, 8) / 16
-    return (
-        Digits(images[:-HELD_OUT], labels[:-HELD_OUT]),
-        Digits(images[-HELD_OUT:], labels[-HELD_OUT:]),
-    )
+    return (Digits(images[:-HELD_OUT], labels[:-HELD_OUT]), Digits(images[-HELD_OUT:], labels[-HELD_OUT:]))
 
 
 class Moved(Dataset[Sample]):

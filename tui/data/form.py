@@ -16,16 +16,7 @@ from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, SlurmJob, to
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.rank import with_place
 from engine.core.plan.secrets import is_secret
-from tui.data.form_lines import (
-    ARGUMENT,
-    JOB_LINES,
-    OWN_MODULE,
-    OWN_SCRIPT,
-    Values,
-    batch_system,
-    declared_by,
-    fields,
-)
+from tui.data.form_lines import ARGUMENT, JOB_LINES, OWN_MODULE, OWN_SCRIPT, Values, batch_system, declared_by, fields
 
 FORM = "the form"  # replaces the file's name in errors; the screen shows an error at its line
 FIRST_RECIPE = "gpt"  # the recipe of a new profile
@@ -179,11 +170,7 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     if (
         base is not None
         and all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
-        and taken_apart(base.recipe.args, declared)
-        == (
-            {name: value for name, value in told.items() if value},
-            more,
-        )
+        and taken_apart(base.recipe.args, declared) == ({name: value for name, value in told.items() if value}, more)
     ):
         args = list(base.recipe.args)
     return {**recipe, "args": args} if args else recipe

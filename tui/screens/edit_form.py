@@ -15,17 +15,7 @@ from engine.core.plan.batch.slurm import partition_words, soonest_first
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
-from tui.data.form_lines import (
-    JOB_NODES,
-    OWN_SCRIPT,
-    PARTITION,
-    RECIPE,
-    SCRIPT,
-    Field,
-    fields,
-    own_script,
-    script_in,
-)
+from tui.data.form_lines import JOB_NODES, OWN_SCRIPT, PARTITION, RECIPE, SCRIPT, Field, fields, own_script, script_in
 from tui.data.off_loop import off_loop
 from tui.data.path_lines import PathSuggester, scripts_below
 from tui.screens.base import DeckScreen

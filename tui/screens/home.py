@@ -24,13 +24,7 @@ from tui.screens.home_lists import HomeLists
 from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun, Relaunching
 from tui.text.cells import plain_line
-from tui.text.home import (
-    first_steps,
-    parting_words,
-    run_text,
-    runs_before_launch,
-    untrusted_text,
-)
+from tui.text.home import first_steps, parting_words, run_text, runs_before_launch, untrusted_text
 from tui.text.lines import error_text
 from tui.text.plan import plan_text
 from tui.widgets.headers import TitleBar

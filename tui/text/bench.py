@@ -37,9 +37,7 @@ def bench_table(results: Sequence[Result]) -> Content:
         title = f"{'size':>8}{'calls':>7}{'median':>9}{'p95':>9}{'algbw':>9}{'busbw':>9}"
         lines += ["", Content.styled(", ".join(kind), "bold"), Content.styled(title, MUTED)]
         lines += [_row(result) for result in results if result.key[:2] == kind]
-    return Content("\n").join(
-        [*lines[1:], "", Content.styled("of the slowest rank; bandwidths in GB/s", MUTED)],
-    )
+    return Content("\n").join([*lines[1:], "", Content.styled("of the slowest rank; bandwidths in GB/s", MUTED)])
 
 
 def _row(result: Result) -> str:

@@ -47,12 +47,7 @@ class _Row(NamedTuple):
 
 
 def help_text(
-    query: str,
-    width: int,
-    *,
-    ascii: bool,
-    keymap: Mapping[str, str] = MappingProxyType({}),
-    here: Collection[str] = (),
+    query: str, width: int, *, ascii: bool, keymap: Mapping[str, str] = MappingProxyType({}), here: Collection[str] = ()
 ) -> Content:
     """The lines that contain `query`; empty: all. `here`: places of the table of keys that the user is at; their keys come first."""
     lines: list[Content | str] = []

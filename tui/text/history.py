@@ -82,13 +82,7 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
         run = entry.summary
         state = RUN_MARKS[run.state]
         cells = [
-            cell_fit(
-                _cell(entry, column, look),
-                column.width,
-                ascii=look.ascii,
-                right=column.right,
-            )
-            for column in found
+            cell_fit(_cell(entry, column, look), column.width, ascii=look.ascii, right=column.right) for column in found
         ]
         words = [plain_line(change.words) for change in entry.changes or ()]
         told = [(", ".join(words), "")] if words else []

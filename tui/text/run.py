@@ -43,21 +43,14 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     parts: list[tuple[str, str]] = [
         (cut_run(header.title, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
-        (
-            f"  attempt {_attempt(run, width)}",
-            MUTED if run.attempt == run.generation == 0 else "$text-warning",
-        ),
+        (f"  attempt {_attempt(run, width)}", MUTED if run.attempt == run.generation == 0 else "$text-warning"),
         (f"  {steps}", ""),
     ]
     eta = f"ETA {duration(header.eta):<8}" if header.eta is not None else ""
     room = width - sum(cell_len(text) for text, _ in parts) - (len(eta) + 2 if eta else 0) - 2
     if header.fraction is not None and room >= 6:
         done, rest = bar(header.fraction, min(room, 60), ascii=ascii)
-        parts += [
-            ("  ", ""),
-            (done, "$success" if run.state == "succeeded" else "$primary"),
-            (rest, "$foreground 25%"),
-        ]
+        parts += [("  ", ""), (done, "$success" if run.state == "succeeded" else "$primary"), (rest, "$foreground 25%")]
     if eta:
         parts.append((f"  {eta}", ""))
     return Content.assemble(*parts)

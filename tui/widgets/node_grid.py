@@ -39,12 +39,7 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES: ClassVar[set[str]] = RANK_CELLS | {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}
 
     def __init__(
-        self,
-        *,
-        ascii: bool = False,
-        units: Units = DEFAULT_UNITS,
-        id: str | None = None,
-        classes: str | None = None,
+        self, *, ascii: bool = False, units: Units = DEFAULT_UNITS, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(id=id, classes=classes)
         self._ascii = ascii

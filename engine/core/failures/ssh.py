@@ -61,10 +61,7 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
     ),
     EXIT_CUT_OFF: ("the connection broke while the agent was being sent", "check the node"),
     EXIT_REFUSED: ("its agent exited", "check the node"),
-    EXIT_LAUNCHER: (
-        "the command there was killed, or {tool} ended, without output",
-        "check its memory; " + _BY_HAND,
-    ),
+    EXIT_LAUNCHER: ("the command there was killed, or {tool} ended, without output", "check its memory; " + _BY_HAND),
 }
 """Fact and hint for a status, if the output shows no known cause."""
 

@@ -30,14 +30,7 @@ from engine.core.run.node_events import (
     shown_event,
     supervisor_started,
 )
-from engine.core.run.rank_events import (
-    rank_ended,
-    rank_joined,
-    rank_lost,
-    rank_spawned,
-    rank_waiting,
-    rejoin_overdue,
-)
+from engine.core.run.rank_events import rank_ended, rank_joined, rank_lost, rank_spawned, rank_waiting, rejoin_overdue
 from engine.core.run.requests import hold_overdue, kill_requested, restart_requested, stop_requested
 from engine.core.run.store_events import store_lost, store_missed, store_opened
 

@@ -25,11 +25,7 @@ INSTALL = "install libucc1 and libucc-dev (Debian, Ubuntu) or ucc (conda-forge),
 _COMPONENTS = ("cl_basic", "tl_ucp", "mc_cpu", "ec_cpu")
 """Components that collectives of CPU tensors need. UCC looks for them in the folder `ucc` beside itself, with the suffix `.so`."""
 
-_SETTINGS = {
-    "UCX_ERROR_SIGNALS": "",
-    "UCX_LOG_LEVEL": "fatal",
-    "UCC_LOG_LEVEL": "fatal",
-}
+_SETTINGS = {"UCX_ERROR_SIGNALS": "", "UCX_LOG_LEVEL": "fatal", "UCC_LOG_LEVEL": "fatal"}
 """Settings for variables that the user has not set. UCX would replace faulthandler's signal handlers; and the errors that rankdeck raises
 contain more than the log messages of both libraries."""
 
