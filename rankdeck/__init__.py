@@ -1,8 +1,6 @@
 """The API for training scripts: metrics, a process group with the run's settings, this rank's device, checkpoints, and elastic training.
-
 It needs only the standard library and torch, and imports torch only when a function needs it. Outside rankdeck (plain `python`, torchrun)
-the same script runs unchanged.
-"""
+the same script runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """`import torch` calls this in a rank (entry point group `torch.backends`), so that scripts need no import of rankdeck. Before torch 2.5
-the template calls it, and `rankdeck.init_process_group`.
-
-Nothing here raises, because `import torch` would fail.
-"""
+the template calls it, and `rankdeck.init_process_group`. Nothing here raises, because `import torch` would fail."""
 
 from __future__ import annotations
 

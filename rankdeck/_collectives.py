@@ -1,8 +1,6 @@
-"""Answers for `rankdeck stacks`: a thread writes the state of this rank's collectives to a file when the agent asks for it.
-
-The thread waits in a named pipe; the answer is one JSON line at the end of a file. Ranks that hang answer too, because torch releases
-the GIL while it waits for other ranks. The layout is that of torch's flight recorder, with only the newest entries of each group.
-"""
+"""Answers for `rankdeck stacks`: a thread writes the state of this rank's collectives to a file when the agent asks for it. The thread
+waits in a named pipe; the answer is one JSON line at the end of a file. Ranks that hang answer too, because torch releases the GIL while
+it waits for other ranks. The layout is that of torch's flight recorder, with only the newest entries of each group."""
 
 from __future__ import annotations
 

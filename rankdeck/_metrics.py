@@ -1,8 +1,6 @@
-"""Metrics of a rank: each call appends one JSON line to the file `$RANKDECK_METRICS`.
-
-A file instead of a pipe, so that a rank never waits for its reader; one `write` for each line in append mode, so that lines of
-several threads or forked processes do not mix. Nothing here raises: reporting must not end the training.
-"""
+"""Metrics of a rank: each call appends one JSON line to the file `$RANKDECK_METRICS`. A file instead of a pipe, so that a rank never
+waits for its reader; one `write` for each line in append mode, so that lines of several threads or forked processes do not mix. Nothing
+here raises: reporting must not end the training."""
 
 from __future__ import annotations
 

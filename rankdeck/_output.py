@@ -1,7 +1,5 @@
-"""Standard output and error of a rank on a full disk: what does not fit is lost, and training goes on.
-
-rankdeck gives a rank files instead of pipes. On a full disk or quota, `print` would raise OSError, which ends most training scripts.
-"""
+"""Standard output and error of a rank on a full disk: what does not fit is lost, and training goes on. rankdeck gives a rank files
+instead of pipes. On a full disk or quota, `print` would raise OSError, which ends most training scripts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`torch.distributed` with the settings of the run's profile: backend, timeout, and the device that matches.
-
-Scripts that call `torch.distributed.init_process_group` themselves run under rankdeck too.
-"""
+"""`torch.distributed` with the settings of the run's profile: backend, timeout, and the device that matches. Scripts that call
+`torch.distributed.init_process_group` themselves run under rankdeck too."""
 
 from __future__ import annotations
 

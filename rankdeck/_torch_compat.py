@@ -1,7 +1,5 @@
-"""Differences between versions of torch for ranks, and the private names of torch that they use: torch 2.1 and newer.
-
-A version is recognised by its features, not by its number. Nothing here imports torch before it is called.
-"""
+"""Differences between versions of torch for ranks, and the private names of torch that they use: torch 2.1 and newer. A version is
+recognised by its features, not by its number. Nothing here imports torch before it is called."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The app: its screens, how one leads to another, and their common parts.
-
-No run needs it. Leaving it, or losing its terminal, changes nothing for any run.
-"""
+"""The app: its screens, how one leads to another, and their common parts. No run needs it. Leaving it, or losing its terminal, changes
+nothing for any run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The one table of keys, `keys.tsv`. Bindings, key bar, help screen and command palette are all made from it.
-
-A key in this table is bound, is explained, and can be rebound by its id; no other key does anything. zellij may take ctrl+q
-and a terminal's flow control ctrl+s, so each has an alternative.
-"""
+"""The one table of keys, `keys.tsv`. Bindings, key bar, help screen and command palette are all made from it. A key in this table is
+bound, is explained, and can be rebound by its id; no other key does anything. zellij may take ctrl+q and a terminal's flow control
+ctrl+s, so each has an alternative."""
 
 import re
 from collections.abc import Mapping

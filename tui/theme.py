@@ -1,7 +1,5 @@
-"""Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only.
-
-With `NO_COLOR` there is neither: text and background are the terminal's own, and highlighted text is reversed.
-"""
+"""Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only. With `NO_COLOR` there
+is neither: text and background are the terminal's own, and highlighted text is reversed."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
-"""Tables that come with rankdeck as TSV files, so that data is read and added to as data.
-
-The first line of a file that is no comment (`#`) names the columns. A row has a tab between two cells; empty cells at its end may be missing.
-"""
+"""Tables that come with rankdeck as TSV files, so that data is read and added to as data. The first line of a file that is no comment
+(`#`) names the columns. A row has a tab between two cells; empty cells at its end may be missing."""
 
 import pkgutil
 from typing import TypeVar

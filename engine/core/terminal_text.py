@@ -1,7 +1,5 @@
-"""Removes everything but text and SGR colours from foreign output before it reaches a terminal.
-
-Stored bytes stay unchanged; these functions are applied where text is shown. Only this module defines control sequences.
-"""
+"""Removes everything but text and SGR colours from foreign output before it reaches a terminal. Stored bytes stay unchanged; these
+functions are applied where text is shown. Only this module defines control sequences."""
 
 import re
 

@@ -1,8 +1,6 @@
-"""The collectives of a library: its own calls, and others built from them in the same way for every library.
-
-The reductions are the same for every backend: bool is reduced as NCCL does it, AVG is a sum that is divided, and float16 and bfloat16 are
-exchanged unchanged and added in float32 by `combine`, so that the result is rounded once.
-"""
+"""The collectives of a library: its own calls, and others built from them in the same way for every library. The reductions are the same
+for every backend: bool is reduced as NCCL does it, AVG is a sum that is divided, and float16 and bfloat16 are exchanged unchanged and
+added in float32 by `combine`, so that the result is rounded once."""
 
 from __future__ import annotations
 

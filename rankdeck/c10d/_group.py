@@ -1,8 +1,6 @@
-"""A `torch.distributed.ProcessGroup` over a library: each method of torch becomes an operation on memory.
-
-Each method checks its arguments in the caller's thread, so that a mistake raises immediately, and copies what the library can't read or
-write in place (tensors that are not contiguous, or on a GPU). `_operations` runs the operations.
-"""
+"""A `torch.distributed.ProcessGroup` over a library: each method of torch becomes an operation on memory. Each method checks its
+arguments in the caller's thread, so that a mistake raises immediately, and copies what the library can't read or write in place (tensors
+that are not contiguous, or on a GPU). `_operations` runs the operations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Messages between the ranks of an elastic training, through the store, while a generation forms.
-
-Whoever can connect to the store can write to it. So all values of rankdeck are signed, with a secret that the supervisor makes for each
-attempt. A value that is not from this run is ignored: its reader waits until the real one has replaced it.
-"""
+"""Messages between the ranks of an elastic training, through the store, while a generation forms. Whoever can connect to the store can
+write to it. So all values of rankdeck are signed, with a secret that the supervisor makes for each attempt. A value that is not from this
+run is ignored: its reader waits until the real one has replaced it."""
 
 from __future__ import annotations
 

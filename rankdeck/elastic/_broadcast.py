@@ -1,8 +1,5 @@
-"""Sends values of one rank to all others, tensor by tensor.
-
-A receiving rank keeps its values until it has received the last tensor, so that nothing changes if the source dies meanwhile. This
-needs host memory for a second copy.
-"""
+"""Sends values of one rank to all others, tensor by tensor. A receiving rank keeps its values until it has received the last tensor, so
+that nothing changes if the source dies meanwhile. This needs host memory for a second copy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The parts of a state: what of a part is shared, and how a part takes what another rank or an earlier moment had.
-
-Values are written into the objects that are there. The script, optimizers and closures refer to them.
-"""
+"""The parts of a state: what of a part is shared, and how a part takes what another rank or an earlier moment had. Values are written
+into the objects that are there. The script, optimizers and closures refer to them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The collectives that the recipe allreduce measures: their buffers, the call, and the right result.
-
-Inputs repeat every three elements and differ between ranks, so that a part that is missing, comes from another rank or stands
-elsewhere makes a wrong result. They hold 0, 1 and 2 only: sums are exact in every type of `DTYPES`.
-"""
+"""The collectives that the recipe allreduce measures: their buffers, the call, and the right result. Inputs repeat every three elements
+and differ between ranks, so that a part that is missing, comes from another rank or stands elsewhere makes a wrong result. They hold 0, 1
+and 2 only: sums are exact in every type of `DTYPES`."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ def _tiled(values: list[float], like: torch.Tensor) -> torch.Tensor:
 
 
 Contents = Callable[[int, torch.Tensor], torch.Tensor]
-"""What is in a part of a buffer, by the number of the part, and the part."""
+"""Makes the contents of a part of a buffer, from the number of the part and the part itself."""
 
 
 def _case(given: torch.Tensor, gets: torch.Tensor, put: Contents, due: Contents, call: Callable[[], object], *, parts: tuple[int, int] = (1, 1)) -> Case:  # fmt: skip

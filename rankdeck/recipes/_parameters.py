@@ -1,8 +1,5 @@
-"""Parameters of a recipe, declared once as a dataclass: the command line is built from it here.
-
-The engine reads the same declaration from the source (`engine/planning/recipes.py`), so a declaration consists of literals. Both
-refuse the same words with the same sentences.
-"""
+"""Parameters of a recipe, declared once as a dataclass: the command line is built from it here. The engine reads the same declaration
+from the source (`engine/planning/recipes.py`), so a declaration consists of literals. Both refuse the same words with the same sentences."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Sharded checkpoints of the recipes: each rank writes its own part, in a folder that all ranks see.
-
-`torch.distributed.checkpoint` stores whole tensors by name, and which rank wrote which part of them. So another number of ranks can load
-them. Its metadata is a pickle: load only what you have written yourself.
-"""
+"""Sharded checkpoints of the recipes: each rank writes its own part, in a folder that all ranks see. `torch.distributed.checkpoint`
+stores whole tensors by name, and which rank wrote which part of them. So another number of ranks can load them. Its metadata is a pickle:
+load only what you have written yourself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The text that the gpt recipe learns, as numbers, and which blocks of it each rank sees.
-
-`as_you_like_it.txt` is the play "As You Like It" by William Shakespeare, which is in the public domain.
-"""
+"""The text that the gpt recipe learns, as numbers, and which blocks of it each rank sees. `as_you_like_it.txt` is the play "As You Like
+It" by William Shakespeare, which is in the public domain."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Copies text to where the user can paste it from, and says where that is.
-
-A terminal supports OSC 52 or ignores it, and does not report which. tmux passes it on only with `set-clipboard on`, and its default is
-`external`; so inside tmux the text goes to tmux's own buffer, which can always be pasted.
-"""
+"""Copies text to where the user can paste it from, and says where that is. A terminal supports OSC 52 or ignores it, and does not report
+which. tmux passes it on only with `set-clipboard on`, and its default is `external`; so inside tmux the text goes to tmux's own buffer,
+which can always be pasted."""
 
 import os
 import shutil

@@ -1,7 +1,5 @@
-"""Turns a profile into the text in the lines of a form, and that text into a checked `Profile`. Pure.
-
-Settings without a line in the form (stop ladder, metrics, secret variables, …) stay as they are in the edited profile.
-"""
+"""Turns a profile into the text in the lines of a form, and that text into a checked `Profile`. Pure. Settings without a line in the form
+(stop ladder, metrics, secret variables, …) stay as they are in the edited profile."""
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence

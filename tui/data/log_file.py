@@ -1,8 +1,6 @@
-"""A file that a rank writes to, as lines: opened at its end, and read backwards only as far as the user scrolls.
-
-Growth is seen by looking at the size, because a file server reports no writes of another machine. Nothing keeps a file open:
-a run of a thousand ranks has more files than a process may. Every method may wait for a file server.
-"""
+"""A file that a rank writes to, as lines: opened at its end, and read backwards only as far as the user scrolls. Growth is seen by
+looking at the size, because a file server reports no writes of another machine. Nothing keeps a file open: a run of a thousand ranks has
+more files than a process may. Every method may wait for a file server."""
 
 from __future__ import annotations
 

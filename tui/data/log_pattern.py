@@ -1,8 +1,6 @@
-"""The pattern of a search or a filter of a log: a regular expression, in lines as a terminal would show them.
-
-`re` can take longer than anybody waits, with no other thread running meanwhile. Patterns that could be slow run in
-`regex`, which lets other threads run and has a timeout; it is half as fast.
-"""
+"""The pattern of a search or a filter of a log: a regular expression, in lines as a terminal would show them. `re` can take longer than
+anybody waits, with no other thread running meanwhile. Patterns that could be slow run in `regex`, which lets other threads run and has a
+timeout; it is half as fast."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
-"""Searches a whole log, of one file or many, in a thread of its own: the nearest match first, then all others, to count them.
-
-It reads the files again, in blocks from where the search begins, and keeps where the matching lines begin, 8 bytes for each.
-"""
+"""Searches a whole log, of one file or many, in a thread of its own: the nearest match first, then all others, to count them. It reads
+the files again, in blocks from where the search begins, and keeps where the matching lines begin, 8 bytes for each."""
 
 import contextlib
 import math

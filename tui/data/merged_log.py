@@ -1,8 +1,6 @@
-"""The output of ranks, as lines of one or many growing files of any size: the model behind the log view.
-
-`MergedLog.fetch` does the reading and may wait for a file server, so it is called in a `LogReader`'s thread;
-`MergedLog.apply` and everything else only touch memory.
-"""
+"""The output of ranks, as lines of one or many growing files of any size: the model behind the log view. `MergedLog.fetch` does the
+reading and may wait for a file server, so it is called in a `LogReader`'s thread; `MergedLog.apply` and everything else only touch
+memory."""
 
 from __future__ import annotations
 

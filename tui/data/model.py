@@ -1,8 +1,6 @@
-"""A run as the screen shows it: a pure fold of what its supervisor sends. No Textual, no clock, no I/O.
-
-The socket's messages are applied as they come, whatever the screen does; a timer then paints what `revision` says is new.
-So a slow terminal delays painting and nothing else, and a burst of updates costs one paint.
-"""
+"""A run as the screen shows it: a pure fold of what its supervisor sends. No Textual, no clock, no I/O. The socket's messages are applied
+as they come, whatever the screen does; a timer then paints what `revision` says is new. So a slow terminal delays painting and nothing
+else, and a burst of updates costs one paint."""
 
 import math
 from collections import deque

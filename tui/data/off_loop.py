@@ -1,8 +1,5 @@
-"""Blocking calls off the event loop, in threads that can't keep the app from leaving.
-
-asyncio's own executor is waited for when the loop ends, so one read on a file server that hangs would leave a user in front
-of an app that does not go away.
-"""
+"""Blocking calls off the event loop, in threads that can't keep the app from leaving. asyncio's own executor is waited for when the loop
+ends, so one read on a file server that hangs would leave a user in front of an app that does not go away."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,6 @@
-"""A run, live: its ranks, their output, its curves and events, and why it failed.
-
-One worker folds the supervisor's messages into a `RunModel`; timers paint what changed in the visible panes, so a slow
-terminal delays nothing else. If the connection breaks, the worker attaches again for as long as the screen exists.
-"""
+"""A run, live: its ranks, their output, its curves and events, and why it failed. One worker folds the supervisor's messages into a
+`RunModel`; timers paint what changed in the visible panes, so a slow terminal delays nothing else. If the connection breaks, the worker
+attaches again for as long as the screen exists."""
 
 from textual import on, work
 from textual.app import ComposeResult

@@ -1,8 +1,6 @@
-"""Text of ranks, nodes and users, made fit for a terminal: the one place that decides which characters get there.
-
-Stored bytes stay as they are. For display, a line keeps its text and, where asked, its SGR colours; every other control
-sequence, control character and invisible character goes.
-"""
+"""Text of ranks, nodes and users, made fit for a terminal: the one place that decides which characters get there. Stored bytes stay as
+they are. For display, a line keeps its text and, where asked, its SGR colours; every other control sequence, control character and
+invisible character goes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A series of numbers in one line of text: one value per cell, the newest on the right.
-
-Textual's own `Sparkline` raises ValueError on NaN and infinity (8.2.8), stretches a short series over its width and draws a
-constant one as empty; a diverged loss must neither end the app nor look like a good one.
-"""
+"""A series of numbers in one line of text: one value per cell, the newest on the right. Textual's own `Sparkline` raises ValueError on
+NaN and infinity (8.2.8), stretches a short series over its width and draws a constant one as empty; a diverged loss must neither end the
+app nor look like a good one."""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
-"""Curves of a metric over steps or time.
-
-plotext draws them in a thread, at most twice a second and only for who can see them; its output is kept as finished lines.
-The plotext widget that Textual points to draws again on every repaint, a change of focus included.
-"""
+"""Curves of a metric over steps or time. plotext draws them in a thread, at most twice a second and only for who can see them; its output
+is kept as finished lines. The plotext widget that Textual points to draws again on every repaint, a change of focus included."""
 
 import math
 import time

@@ -1,8 +1,5 @@
-"""The footer: the keys that do something now, in one line, the most useful first.
-
-Textual's `Footer` builds a widget for every key each time the focus moves, and scrolls what does not fit; this one draws a
-line and leaves out whole entries.
-"""
+"""The footer: the keys that do something now, in one line, the most useful first. Textual's `Footer` builds a widget for every key each
+time the focus moves, and scrolls what does not fit; this one draws a line and leaves out whole entries."""
 
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 

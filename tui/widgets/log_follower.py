@@ -1,7 +1,5 @@
-"""The shown part of a growing log: reads the log, follows its end, and goes to matches. `LogView` is the widget around it.
-
-When lines arrive, a view that follows moves to the end; others stay.
-"""
+"""The shown part of a growing log: reads the log, follows its end, and goes to matches. `LogView` is the widget around it. When lines
+arrive, a view that follows moves to the end; others stay."""
 
 from collections.abc import Callable
 

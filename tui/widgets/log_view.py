@@ -1,8 +1,5 @@
-"""A growing log on the screen, with its keys.
-
-Textual 8.2.8's `RichLog` and `Log` can't be used for this: they pull a reader down, drift once lines are dropped (textual#6311, #2991), and `Log(max_lines=…)`
-stops repainting when it is full.
-"""
+"""A growing log on the screen, with its keys. Textual 8.2.8's `RichLog` and `Log` can't be used for this: they pull a reader down, drift
+once lines are dropped (textual#6311, #2991), and `Log(max_lines=…)` stops repainting when it is full."""
 
 from typing import ClassVar
 

@@ -1,8 +1,5 @@
-"""The part of a log that is on the screen: its first row, and how it moves.
-
-A line keeps its number, whatever arrives below or is loaded above, and the window keeps the number of its first line: the text under a
-reader stands still.
-"""
+"""The part of a log that is on the screen: its first row, and how it moves. A line keeps its number, whatever arrives below or is loaded
+above, and the window keeps the number of its first line: the text under a reader stands still."""
 
 from rich.cells import cell_len
 from textual.strip import Strip

@@ -1,8 +1,6 @@
-"""The ranks of a run by node: a box for each node with a cell for each rank, for runs with many ranks.
-
-A running rank is a block whose height shows one measure; any other rank is the sign of its state. An outlier, or a value
-that is not finite, has another colour. The border shows the numbers of the rank under the cursor.
-"""
+"""The ranks of a run by node: a box for each node with a cell for each rank, for runs with many ranks. A running rank is a block whose
+height shows one measure; any other rank is the sign of its state. An outlier, or a value that is not finite, has another colour. The
+border shows the numbers of the rank under the cursor."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

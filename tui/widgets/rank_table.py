@@ -1,8 +1,6 @@
-"""The table of ranks, one row for each: node, state, step, throughput, loss, GPU, and the last line or the failure.
-
-Textual's `DataTable` (8.2.8) repaints everything when one cell changes, takes text for markup and measures every cell of
-every row. This table draws the lines that are on the screen, keeps what it has drawn, and repaints the lines that differ.
-"""
+"""The table of ranks, one row for each: node, state, step, throughput, loss, GPU, and the last line or the failure. Textual's `DataTable`
+(8.2.8) repaints everything when one cell changes, takes text for markup and measures every cell of every row. This table draws the lines
+that are on the screen, keeps what it has drawn, and repaints the lines that differ."""
 
 from collections.abc import Sequence
 from typing import ClassVar, cast, get_args

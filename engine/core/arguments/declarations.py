@@ -1,7 +1,5 @@
-"""Reads names and values from the declarations in a user's source, if they are literals, for `script`.
-
-A stranger may have written the source, so texts are made printable.
-"""
+"""Reads names and values from the declarations in a user's source, if they are literals, for `script`. A stranger may have written the
+source, so texts are made printable."""
 
 import ast
 import re

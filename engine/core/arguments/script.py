@@ -1,7 +1,5 @@
-"""The command line of a user's script, read from its source without running it: argparse, click, dataclasses, functions and hydra.
-
-Reads literals only. Arguments that other modules declare are missing, so this helps to fill in a form, and refuses nothing.
-"""
+"""The command line of a user's script, read from its source without running it: argparse, click, dataclasses, functions and hydra. Reads
+literals only. Arguments that other modules declare are missing, so this helps to fill in a form, and refuses nothing."""
 
 import ast
 import re

@@ -1,7 +1,5 @@
-"""The words of a command line as values of the arguments that a program declares, and back. Pure.
-
-Words that no argument takes are kept as they are. Written words may have another order, but mean the same.
-"""
+"""The words of a command line as values of the arguments that a program declares, and back. Pure. Words that no argument takes are kept
+as they are. Written words may have another order, but mean the same."""
 
 import re
 import shlex

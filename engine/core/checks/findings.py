@@ -1,8 +1,6 @@
-"""Checks of nodes before a launch: their names, their findings, and the answers of the probe.
-
-The probe on a node (`engine.node.probe`) gives the answers. `node_findings` and `job_findings` turn them into findings about one node,
-`cluster_findings` compares all nodes. A later finding about the same node and check replaces an earlier one.
-"""
+"""Checks of nodes before a launch: their names, their findings, and the answers of the probe. The probe on a node (`engine.node.probe`)
+gives the answers. `node_findings` and `job_findings` turn them into findings about one node, `cluster_findings` compares all nodes. A
+later finding about the same node and check replaces an earlier one."""
 
 import typing
 from collections.abc import Sequence

@@ -1,9 +1,6 @@
-"""Explains why one rank failed, from its exit status and the end of its output.
-
-The exit status comes first: a signal is explained only by its possible causes. Then come the exception, the last output, and the next
-step. When a rank fails, torch mostly prints errors about other ranks ("connection closed by peer"), so `is_secondary` finds out whether another
-rank is to blame. `verdict` compares several ranks.
-"""
+"""Explains why one rank failed, from its exit status and the end of its output. The exit status comes first: a signal is explained only
+by its possible causes. Then come the exception, the last output, and the next step. When a rank fails, torch mostly prints errors about
+other ranks ("connection closed by peer"), so `is_secondary` finds out whether another rank is to blame. `verdict` compares several ranks."""
 
 import re
 import signal

@@ -1,7 +1,5 @@
-"""Reads a rank's records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout.
-
-Ranks of an active run send their records; after a timeout of nccl, torch writes them to files.
-"""
+"""Reads a rank's records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout. Ranks of an
+active run send their records; after a timeout of nccl, torch writes them to files."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Splits the log of a job by rank, and reads what its launcher reports about the ends of ranks.
-
-Reads logs of torchrun, Slurm, Open MPI's and MPICH's mpirun, DeepSpeed, Lightning, rankdeck, and of a single process. `prefixes` finds the
-rank of a line. A line without a rank is the launcher's, or its rank is unknown.
-"""
+"""Splits the log of a job by rank, and reads what its launcher reports about the ends of ranks. Reads logs of torchrun, Slurm, Open MPI's
+and MPICH's mpirun, DeepSpeed, Lightning, rankdeck, and of a single process. `prefixes` finds the rank of a line. A line without a rank is
+the launcher's, or its rank is unknown."""
 
 import re
 import signal

@@ -1,8 +1,6 @@
-"""Removes what launchers and collectors of logs put before each line, and uses the rank, the node or the process that it names.
-
-Tags that nothing else looks like (`[rank3]:`, `[1,3]<stderr>:`) count wherever they are. Others (`gpu01: `, a time) count only if most lines of
-the text have them, and a traceback appears behind them.
-"""
+"""Removes what launchers and collectors of logs put before each line, and uses the rank, the node or the process that it names. Tags that
+nothing else looks like (`[rank3]:`, `[1,3]<stderr>:`) count wherever they are. Others (`gpu01: `, a time) count only if most lines of the
+text have them, and a traceback appears behind them."""
 
 import re
 from collections import Counter

@@ -1,9 +1,6 @@
-"""Explains why no agent could be started on a node, from an exit status and the output.
-
-The status shows who wrote the output: 255 is ssh, srun or pbs_tmrsh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
-rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.toml`, `causes/slurm.toml`,
-`causes/pbs.toml` and `causes/nodes.toml`.
-"""
+"""Explains why no agent could be started on a node, from an exit status and the output. The status shows who wrote the output: 255 is
+ssh, srun or pbs_tmrsh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from rankdeck; all others from the
+command on the node. Known causes are data in `causes/ssh.toml`, `causes/slurm.toml`, `causes/pbs.toml` and `causes/nodes.toml`."""
 
 from __future__ import annotations
 

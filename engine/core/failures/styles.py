@@ -1,8 +1,5 @@
-"""Turns what loggers and libraries make of tracebacks and messages into lines as Python prints them.
-
-Reads rich's frames, loguru, records in JSON or logfmt with a traceback inside, groups of exceptions, torchrun's error files, and the boxes in
-which typer and tyro put errors.
-"""
+"""Turns what loggers and libraries make of tracebacks and messages into lines as Python prints them. Reads rich's frames, loguru, records
+in JSON or logfmt with a traceback inside, groups of exceptions, torchrun's error files, and the boxes in which typer and tyro put errors."""
 
 import re
 from collections.abc import Iterator, Sequence

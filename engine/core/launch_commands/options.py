@@ -1,9 +1,6 @@
-"""Reads the options of launchers by a table of them, `options.tsv`.
-
-Launchers abbreviate, join and spell options in their own ways: `--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. The table says which
-spellings a launcher accepts and what each option means here; a word that is in no table is an error, because it is not known
-whether the next word is its value.
-"""
+"""Reads the options of launchers by a table of them, `options.tsv`. Launchers abbreviate, join and spell options in their own ways:
+`--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. The table says which spellings a launcher accepts and what each option means here;
+a word that is in no table is an error, because it is not known whether the next word is its value."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
-"""A command line or a batch file, read from its first command to its last.
-
-Modules, environments and `source` become `launch.setup`, variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the
-program. All other commands are reported, because no shell runs them.
-"""
+"""A command line or a batch file, read from its first command to its last. Modules, environments and `source` become `launch.setup`,
+variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the program. All other commands are reported, because no shell
+runs them."""
 
 import re
 

@@ -1,8 +1,6 @@
-"""Takes shell text apart into simple commands, without a shell.
-
-Knows the syntax that commands of launchers need: quotes, `\\` at the end of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose
-value the text itself sets. Everything else (`$(...)`, other variables) stays as it is, as one word.
-"""
+"""Takes shell text apart into simple commands, without a shell. Knows the syntax that commands of launchers need: quotes, `\\` at the end
+of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose value the text itself sets. Everything else (`$(...)`,
+other variables) stays as it is, as one word."""
 
 import re
 import shlex

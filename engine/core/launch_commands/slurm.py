@@ -1,7 +1,5 @@
-"""srun, and the options that `#SBATCH` lines and srun have in common.
-
-The nodes stay the scheduler's: the profile uses those of the job that rankdeck runs in.
-"""
+"""srun, and the options that `#SBATCH` lines and srun have in common. The nodes stay the scheduler's: the profile uses those of the job
+that rankdeck runs in."""
 
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options

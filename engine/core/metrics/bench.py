@@ -1,7 +1,5 @@
-"""Results of measured collectives, as rank 0 reports them, and tables that compare runs.
-
-A result is one call of `rankdeck.log` with the fields of `Result`; `docs/bench.md` explains them.
-"""
+"""Results of measured collectives, as rank 0 reports them, and tables that compare runs. A result is one call of `rankdeck.log` with the
+fields of `Result`; `docs/bench.md` explains them."""
 
 import math
 import textwrap

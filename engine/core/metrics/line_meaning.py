@@ -1,7 +1,5 @@
-"""Decides what the fields of a line mean: what counts steps, what is the epoch, which numbers are metrics.
-
-The result is a `Format`, which holds places of numbers instead of values: it is the same for all lines that differ in digits only.
-"""
+"""Decides what the fields of a line mean: what counts steps, what is the epoch, which numbers are metrics. The result is a `Format`,
+which holds places of numbers instead of values: it is the same for all lines that differ in digits only."""
 
 import re
 from itertools import pairwise

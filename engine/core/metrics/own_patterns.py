@@ -1,7 +1,5 @@
-"""Searches with the patterns of a profile, which may be a stranger's: one that takes too long is not used any more.
-
-A pattern with exponential backtracking would stop the event loop for ever. Patterns run in `regex`, which has a timeout.
-"""
+"""Searches with the patterns of a profile, which may be a stranger's: one that takes too long is not used any more. A pattern with
+exponential backtracking would stop the event loop for ever. Patterns run in `regex`, which has a timeout."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Words and patterns of lines that report training: `words.tsv` and `patterns.tsv`.
-
-`P.bar` is the pattern of the row `bar`, `W.held_out` the words of the row `held_out`. In a pattern, `<<number>>` stands for the pattern of
-that row, and `<<held_out>>` for any of those words.
-"""
+"""Words and patterns of lines that report training: `words.tsv` and `patterns.tsv`. `P.bar` is the pattern of the row `bar`, `W.held_out`
+the words of the row `held_out`. In a pattern, `<<number>>` stands for the pattern of that row, and `<<held_out>>` for any of those words."""
 
 import re
 from typing import NamedTuple

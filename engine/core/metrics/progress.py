@@ -1,10 +1,6 @@
-"""Turns reports of ranks into the newest values and points of curves.
-
-A rank reports metrics by `rankdeck.log` or in its output. Once a metric was logged, its values in the output are ignored: otherwise
-every point would appear twice.
-
-A rank that prints steps and no throughput has one that is derived from its steps and the time at which they are read.
-"""
+"""Turns reports of ranks into the newest values and points of curves. A rank reports metrics by `rankdeck.log` or in its output. Once a
+metric was logged, its values in the output are ignored: otherwise every point would appear twice. A rank that prints steps and no
+throughput has one that is derived from its steps and the time at which they are read."""
 
 import math
 from collections.abc import Iterable, Mapping

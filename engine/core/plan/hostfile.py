@@ -1,8 +1,5 @@
-"""Reads hostfiles of Open MPI, MPICH, DeepSpeed and PBS: nodes and their numbers of ranks.
-
-One host a line: `gpu01`, `gpu01 slots=4 max_slots=8` (Open MPI; DeepSpeed), `gpu01:4 binding=…` (MPICH). If a host has several lines,
-as in PBS's files, every line is one rank.
-"""
+"""Reads hostfiles of Open MPI, MPICH, DeepSpeed and PBS: nodes and their numbers of ranks. One host a line: `gpu01`, `gpu01 slots=4
+max_slots=8` (Open MPI; DeepSpeed), `gpu01:4 binding=…` (MPICH). If a host has several lines, as in PBS's files, every line is one rank."""
 
 from engine.core.errors import ProfileError
 from engine.core.plan.layout import MAX_RANKS, LayoutError, Slots, count_of, parse_node, quoted

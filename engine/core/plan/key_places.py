@@ -1,8 +1,5 @@
-"""Finds where the keys of a profile are written: file, line or `--set` option, for errors and warnings.
-
-Neither tomli nor tomlkit reports lines. `key_lines` reads only table headers, keys, and the extent of multi-line values. tomli has already
-accepted the text.
-"""
+"""Finds where the keys of a profile are written: file, line or `--set` option, for errors and warnings. Neither tomli nor tomlkit reports
+lines. `key_lines` reads only table headers, keys, and the extent of multi-line values. tomli has already accepted the text."""
 
 import re
 

@@ -1,7 +1,5 @@
-"""Reads the nodes of a layout and their numbers of ranks, and places ranks on nodes.
-
-Names of nodes become arguments of ssh and appear in terminals, and profiles are shared, so only harmless characters are allowed.
-"""
+"""Reads the nodes of a layout and their numbers of ranks, and places ranks on nodes. Names of nodes become arguments of ssh and appear in
+terminals, and profiles are shared, so only harmless characters are allowed."""
 
 import ipaddress
 import itertools

@@ -11,7 +11,7 @@ OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.1"  # with which ranks work; see `make v
 
 
 class Lack(NamedTuple):
-    """What ranks need and a node does not have: the fact, and the next step."""
+    """Something that ranks need and a node does not have: the fact, and the next step."""
 
     what: Literal["python", "torch"]
     fact: str
@@ -19,7 +19,7 @@ class Lack(NamedTuple):
 
 
 def lack_of(plan: LaunchPlan, *, python: str = "", torch: str = "") -> Lack | None:
-    """What is too old for the ranks of a plan; None: nothing is known to be.
+    """The version that is too old for the ranks of a plan, or None.
 
     Args:
         plan: what would be launched. A program that is not Python brings what it needs.

@@ -1,8 +1,6 @@
-"""The plan of a launch: every rank's node, command line and environment, as pure data.
-
-The app, `rankdeck plan` and the supervisor use the same object. Only values that are unknown before an attempt (the store's port, the
-number of the attempt, paths of the run) are filled in by `rank_environment`.
-"""
+"""The plan of a launch: every rank's node, command line and environment, as pure data. The app, `rankdeck plan` and the supervisor use
+the same object. Only values that are unknown before an attempt (the store's port, the number of the attempt, paths of the run) are filled
+in by `rank_environment`."""
 
 from collections.abc import Sequence
 from typing import Literal

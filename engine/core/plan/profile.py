@@ -1,7 +1,4 @@
-"""Schema 1 of a profile.
-
-The structs are the only list of keys: checks, hints with the nearest key and the editor read it.
-"""
+"""Schema 1 of a profile. The structs are the only list of keys: checks, hints with the nearest key and the editor read it."""
 
 import functools
 import operator

@@ -1,8 +1,6 @@
-"""Which texts are secrets, and how they are shown: one place for variables, arguments, shell lines and settings.
-
-Two signs show a secret: the name of its variable or option, and its own shape. `hidden` looks for both in any text, so `--token abc`,
-`token=abc`, `{"token": "abc"}`, `Authorization: Bearer abc` and `https://me:abc@host` are treated alike.
-"""
+"""Which texts are secrets, and how they are shown: one place for variables, arguments, shell lines and settings. Two signs show a secret:
+the name of its variable or option, and its own shape. `hidden` looks for both in any text, so `--token abc`, `token=abc`, `{"token":
+"abc"}`, `Authorization: Bearer abc` and `https://me:abc@host` are treated alike."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

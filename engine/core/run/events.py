@@ -1,8 +1,6 @@
-"""Everything that can happen to a run. The journal is a list of these events; replaying it gives the state.
-
-Names are past tense. `at` is wall-clock time in seconds since the epoch, set by the process that saw the event. Events of an
-attempt carry its number, so that late events of an earlier attempt are recognised and ignored.
-"""
+"""Everything that can happen to a run. The journal is a list of these events; replaying it gives the state. Names are past tense. `at` is
+wall-clock time in seconds since the epoch, set by the process that saw the event. Events of an attempt carry its number, so that late
+events of an earlier attempt are recognised and ignored."""
 
 from typing import Literal
 

@@ -1,7 +1,5 @@
-"""Changes of a run's state that several events lead to: start an attempt, stop it, clear it away, close the nodes.
-
-Each takes the state and returns a `Step`: the new state, and what the supervisor has to do.
-"""
+"""Changes of a run's state that several events lead to: start an attempt, stop it, clear it away, close the nodes. Each takes the state
+and returns a `Step`: the new state, and what the supervisor has to do."""
 
 from collections.abc import Iterable
 from typing import Any

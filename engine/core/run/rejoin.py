@@ -1,7 +1,5 @@
-"""Rejoin: starts only the dead ranks, in a new generation of the attempt, and informs the others through the store.
-
-If the ranks do not all join that generation within a limit, all start again as the next attempt.
-"""
+"""Rejoin: starts only the dead ranks, in a new generation of the attempt, and informs the others through the store. If the ranks do not
+all join that generation within a limit, all start again as the next attempt."""
 
 from msgspec.structs import replace
 

@@ -1,8 +1,6 @@
-"""The values that front ends show of a run, the same in `status --json`, on the socket and in the app.
-
-A subscriber receives one `Snapshot`, then `Update`s with what has changed since the last message. A slow reader receives fewer updates:
-it misses only intermediate values of rows.
-"""
+"""The values that front ends show of a run, the same in `status --json`, on the socket and in the app. A subscriber receives one
+`Snapshot`, then `Update`s with what has changed since the last message. A slow reader receives fewer updates: it misses only intermediate
+values of rows."""
 
 from __future__ import annotations
 

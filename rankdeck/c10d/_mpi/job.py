@@ -1,8 +1,6 @@
-"""The MPI job of this process: how groups of ranks form, the background thread, and the end of the process.
-
-No thread blocks inside MPI on a rank that may be missing: it polls, with a deadline. And MPI is finalised only if no group has failed;
-otherwise the job is aborted, because MPI_Finalize waits for every rank.
-"""
+"""The MPI job of this process: how groups of ranks form, the background thread, and the end of the process. No thread blocks inside MPI
+on a rank that may be missing: it polls, with a deadline. And MPI is finalised only if no group has failed; otherwise the job is aborted,
+because MPI_Finalize waits for every rank."""
 
 from __future__ import annotations
 

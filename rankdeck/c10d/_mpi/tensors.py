@@ -1,7 +1,5 @@
-"""Tensors as MPI's buffers: memory, count and datatype; and MPI's operations for torch's reductions.
-
-Data that is moved and not reduced uses a datatype of the item's size, so that every dtype works.
-"""
+"""Tensors as MPI's buffers: memory, count and datatype; and MPI's operations for torch's reductions. Data that is moved and not reduced
+uses a datatype of the item's size, so that every dtype works."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Agreement of the ranks of a team: each gathers a hash of the operation and a vote from all ranks.
-
-An all-gather and not a reduction, because UCC may report a failed collective as done: the place of a rank whose data is missing shows it.
-"""
+"""Agreement of the ranks of a team: each gathers a hash of the operation and a vote from all ranks. An all-gather and not a reduction,
+because UCC may report a failed collective as done: the place of a rank whose data is missing shows it."""
 
 from __future__ import annotations
 

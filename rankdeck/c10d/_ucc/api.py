@@ -1,8 +1,6 @@
-"""The part of UCC's C interface that is used here, for ctypes: structures, numbers and functions.
-
-The layouts are those of ucc.h on 64-bit machines. From 1.3 to 1.9, it has only grown at the end of `ucc_coll_args_t`; these structures
-have the larger size and zeros there, so that they match all of these versions.
-"""
+"""The part of UCC's C interface that is used here, for ctypes: structures, numbers and functions. The layouts are those of ucc.h on
+64-bit machines. From 1.3 to 1.9, it has only grown at the end of `ucc_coll_args_t`; these structures have the larger size and zeros
+there, so that they match all of these versions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The collectives as UCC calls, on tensors in host memory and a team that nothing else uses.
-
-A tensor without elements (on every rank, then) needs no call.
-"""
+"""The collectives as UCC calls, on tensors in host memory and a team that nothing else uses. A tensor without elements (on every rank,
+then) needs no call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""How ranks exchange data before a library connects them: through the store of `torch.distributed`.
-
-They poll the store instead of waiting in it, because other threads need its connection too.
-"""
+"""How ranks exchange data before a library connects them: through the store of `torch.distributed`. They poll the store instead of
+waiting in it, because other threads need its connection too."""
 
 from __future__ import annotations
 

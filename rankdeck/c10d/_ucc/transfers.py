@@ -1,8 +1,6 @@
-"""Point-to-point transfers by UCX, the library below UCC, which has none.
-
-UCC's substitute, a broadcast among two ranks, reports success if the message does not fit the receiver's memory, can't be cancelled, and
-can't receive from any rank (UCC 1.9). UCX supports all of these.
-"""
+"""Point-to-point transfers by UCX, the library below UCC, which has none. UCC's substitute, a broadcast among two ranks, reports success
+if the message does not fit the receiver's memory, can't be cancelled, and can't receive from any rank (UCC 1.9). UCX supports all of
+these."""
 
 from __future__ import annotations
 
