@@ -1,8 +1,10 @@
 """Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only. With `NO_COLOR` there
 is neither: text and background are the terminal's own, and highlighted text is reversed."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -10,66 +12,35 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
+from engine.core.tables import read_table
+
 CSS = Path(__file__).with_name("rankdeck.tcss")  # how everything looks
 
 STANDS_OUT = 0.075
 """Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""
 
 
-def _quiet_tracks(background: str) -> dict[str, str]:
-    """Of a scrollbar only the part that moves stands out, without colours too."""
-    return {f"scrollbar-{part}": background for part in ("background", "background-hover", "background-active")}
+class _Colour(NamedTuple):
+    name: str
+    dark: str
+    light: str
 
 
-DARK = Theme(
-    name="rankdeck-dark",
-    primary="#5b9bd5",
-    secondary="#7f9db9",
-    accent="#7fb2e5",
-    foreground="#d3d7de",
-    background="#14171c",
-    surface="#181c22",
-    panel="#20252d",
-    success="#6fb583",
-    warning="#d9a94e",
-    error="#e0626b",
-    dark=True,
-    variables={
-        "border": "#5b9bd5",
-        "border-blurred": "#3a424e",
-        "footer-background": "#14171c",
-        "block-cursor-background": "#2c4a68",
-        "block-cursor-foreground": "#f2f5f9",
-        "block-cursor-blurred-background": "#232a33",
-        "input-selection-background": "#5b9bd5 35%",
-        **_quiet_tracks("#14171c"),
-    },
-)
+_COLOURS = read_table("tui", "theme", _Colour)  # of `theme.tsv`
 
-LIGHT = Theme(
-    name="rankdeck-light",
-    primary="#1f6fb2",
-    secondary="#48698a",
-    accent="#1a5f9a",
-    foreground="#22272e",
-    background="#f4f5f7",
-    surface="#fbfbfc",
-    panel="#e8ebef",
-    success="#2b7a43",
-    warning="#94650a",
-    error="#b3303c",
-    dark=False,
-    variables={
-        "border": "#1f6fb2",
-        "border-blurred": "#c3cad3",
-        "footer-background": "#f4f5f7",
-        "block-cursor-background": "#cfe2f3",
-        "block-cursor-foreground": "#14171c",
-        "block-cursor-blurred-background": "#e3e8ee",
-        "input-selection-background": "#1f6fb2 30%",
-        **_quiet_tracks("#f4f5f7"),
-    },
-)
+
+def _theme(name: str, colours: Mapping[str, str], *, dark: bool) -> Theme:
+    """A theme. Of a scrollbar only the part that moves stands out, without colours too."""
+    tracks = {
+        f"scrollbar-{part}": colours["background"] for part in ("background", "background-hover", "background-active")
+    }
+    variables = {key: colour for key, colour in colours.items() if "-" in key or key == "border"}
+    basic: dict[str, Any] = {key: colour for key, colour in colours.items() if key not in variables}
+    return Theme(name, dark=dark, variables=variables | tracks, **basic)
+
+
+DARK = _theme("rankdeck-dark", {colour.name: colour.dark for colour in _COLOURS}, dark=True)
+LIGHT = _theme("rankdeck-light", {colour.name: colour.light for colour in _COLOURS}, dark=False)
 
 
 class NoColours(LineFilter):

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from engine.core.failures.tracebacks import (
 )
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.state import status_words
+from engine.core.tables import read_table
 from engine.core.terminal_text import SEQUENCE
 from engine.core.words import limited
 
@@ -56,72 +58,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     raised: str = ""  # the exception that ended it, one line: `ValueError: bad batch`; empty: none did
 
 
-_SIGNALS: dict[int, tuple[str, str]] = {
-    signal.SIGKILL: (
-        "by the out-of-memory killer, or by somebody with `kill -9`",
-        "check `dmesg` for out-of-memory; if so, use a smaller batch or fewer ranks on this node",
-    ),
-    signal.SIGSEGV: (
-        "invalid memory access: a defect in native code, not in Python",
-        "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line",
-    ),
-    signal.SIGBUS: (
-        "a memory-mapped file could not be accessed, most often because /dev/shm is full",
-        "make /dev/shm larger (docker: --shm-size=1g or --ipc=host), or use fewer DataLoader workers",
-    ),
-    signal.SIGABRT: (
-        "native code aborted: an uncaught C++ exception, a failed assertion, or nccl's watchdog",
-        "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line that called it",
-    ),
-    signal.SIGILL: (
-        "illegal instruction: a library was built for a different processor",
-        "install a build of torch for this processor",
-    ),
-    signal.SIGFPE: (
-        "native code divided by zero",
-        "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line",
-    ),
-    signal.SIGTERM: (
-        "it was told to end, by `kill`, a scheduler or a time limit",
-        "check the job's time limit; restart the run to continue",
-    ),
-    signal.SIGINT: ("somebody or something sent Ctrl-C", "restart the run to continue"),
-    signal.SIGHUP: (
-        "its terminal or session was closed",
-        "start it detached, or in tmux, so that it outlives the terminal; restart the run to continue",
-    ),
-    signal.SIGTRAP: (
-        "native code stopped at a trap: a failed assertion, or a breakpoint of a debugger",
-        "look for an assertion in its output; set PYTHONFAULTHANDLER=1 in [env]",
-    ),
-    signal.SIGPIPE: ("who read its output has ended", "don't pipe its output into a program that ends first"),
-    signal.SIGXCPU: ("it reached its CPU time limit", "increase `ulimit -t` on this node"),
-    signal.SIGXFSZ: ("it wrote a file larger than allowed", "increase `ulimit -f` on this node"),
-    **dict.fromkeys(
-        (signal.SIGUSR1, signal.SIGUSR2),
-        (
-            "a scheduler or submitit sends this signal as a warning before the time limit, and the script handles it nowhere",
-            "install a handler that saves a checkpoint, or leave out --signal of sbatch",
-        ),
-    ),
-}
-"""Meaning of a signal and the next step, if the output has no better explanation."""
-_PYTHON_LINE_UNKNOWN = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)
-"""Signals whose hint asks for the Python line, which faulthandler may have printed."""
+class _Signal(NamedTuple):
+    """A row of `signals.tsv`."""
+
+    name: str
+    own: str  # not empty: the loss of another rank does not cause it
+    meaning: str
+    hint: str
+    fix: str = ""
+
+
+_SIGNALS = {int(signal.Signals[row.name]): row for row in read_table("engine.core.failures", "signals", _Signal)}
+_UNKNOWN_SIGNAL = _Signal("", "", "", "look at what sends signals on this node")
 _CRASH_HEADER = "Stack of the thread that crashed (most recent call first):"
 _HINT_OF_CRASH = "update or rebuild the library that the first of these lines calls, or avoid the call"
-_DMESG = "dmesg -T | grep -i 'killed process'"
-_FIXES: dict[int, str] = {
-    signal.SIGKILL: _DMESG,
-    signal.SIGSEGV: 'env.PYTHONFAULTHANDLER = "1"',
-    signal.SIGFPE: 'env.PYTHONFAULTHANDLER = "1"',
-    signal.SIGABRT: 'env.PYTHONFAULTHANDLER = "1"',
-    signal.SIGBUS: "df -h /dev/shm",
-    signal.SIGXCPU: 'launch.setup = "ulimit -t unlimited"',
-}
-"""Lines to be copied."""
-_OWN_FAILURE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals that the loss of another rank does not cause."""
 
 _FRAMES = re.compile(r'^  File "([^"\n]{1,500}", line \d{1,7})', re.MULTILINE)
 
@@ -151,7 +101,7 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
     text = plain(output)
     if mpi_status == _MPI_ERR_UNKNOWN and not text.strip():
         return True
-    if status is not None and -status in _OWN_FAILURE:
+    if status is not None and _SIGNALS.get(-status, _UNKNOWN_SIGNAL).own:
         return False
     told = ending(text)
     if not told.chain:
@@ -245,21 +195,21 @@ def _about_request(who: str, status: int, by: str) -> Explanation:
 
 def _about_signal(who: str, number: int, text: str, told: Ending, context: str) -> Explanation:
     """The explanation of a process that a signal has ended. Considers only possible causes of that signal."""
-    detail, hint = _SIGNALS.get(number, ("", "look at what sends signals on this node"))
+    meant = _SIGNALS.get(number, _UNKNOWN_SIGNAL)
     name = status_words(-number)
     end = Explanation(
         headline=f"{who} was killed by {name}",
-        detail=detail,
+        detail=meant.meaning,
         traceback=shortened(last_chain(text, fatal=False)),
-        hint=hint,
-        fix=_FIXES.get(number, ""),
+        hint=meant.hint,
+        fix=meant.fix,
         cause="E1" if number == signal.SIGKILL else "E2",
         confidence="likely",
         last=told.last,
     )
     if frames := crash_frames(text):
         end = replace(end, traceback=shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")]))
-        if number in _PYTHON_LINE_UNKNOWN:
+        if number in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT):  # their hint asks for the Python line
             end = replace(end, hint=_HINT_OF_CRASH, fix="")
     said = f"{told.words}\n{''.join(one.message for one in told.chain)}\n{context}"
     if number == signal.SIGINT:
@@ -272,7 +222,7 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
         return _with(
             end, known, detail=known.line if number != signal.SIGABRT or not _ABORTED.search(said) else end.detail
         )
-    if consequence := number not in _OWN_FAILURE and find(_last_words(text), "consequence", context=text):
+    if consequence := not meant.own and find(_last_words(text), "consequence", context=text):
         return replace(end, hint=_ANOTHER_FIRST, fix="", cause=consequence.cause.id)
     return end
 
@@ -280,10 +230,7 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
 def _interrupted(end: Explanation, who: str, text: str) -> Explanation:
     """The explanation of Ctrl-C: where the process was, and whether it waited there for something."""
     chain = last_chain(text, fatal=True)
-    detail, hint = _SIGNALS[signal.SIGINT]
-    end = replace(
-        end, headline=f"{who} was interrupted", detail=detail, hint=hint, fix="", cause="E2", confidence="certain"
-    )
+    end = replace(end, headline=f"{who} was interrupted", fix="", cause="E2", confidence="certain")
     if chain and (known := find(_frames(chain), "place", context=text)):
         return _with(end, known, detail=known.detail)
     return end

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,6 +11,7 @@ from engine.core.plan.batch.job import LOG, SCRIPT, QueuedJob, Submission
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_NODES
 from engine.core.plan.profile import SlurmJob
+from engine.core.tables import read_table
 
 HERE = ("layout", "slurm")
 
@@ -34,29 +36,16 @@ _SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
 FORMAT = "%A|%T|%S|%N|%r"
 """For `squeue --format`: number, state, expected or real start, nodes, reason. The reason is last, because it may be any text."""
 
-_REASONS = {
-    "None": ("Slurm has not considered it yet", ""),
-    "Priority": ("jobs with a higher priority are before it", "a shorter layout.slurm.time may let it start earlier"),
-    "Resources": ("it is next, and waits for nodes", "a shorter layout.slurm.time may let it start earlier"),
-    "Dependency": ("it waits for another job", ""),
-    "BeginTime": ("its begin time is in the future", ""),
-    "JobHeldUser": ("you hold it", "scontrol release {job}"),
-    "JobHeldAdmin": ("an administrator holds it", "ask the administrators why"),
-    "ReqNodeNotAvail": ("nodes that it needs are down, drained or reserved", "sinfo shows which; request other nodes"),
-    "PartitionDown": ("its partition is down", "sinfo shows other partitions"),
-    "PartitionInactive": ("its partition starts no jobs now", "sinfo shows other partitions"),
-    "PartitionNodeLimit": ("it requests more nodes than the partition allows", "set layout.slurm.nodes or partition"),
-    "PartitionTimeLimit": ("it requests more time than the partition allows", "set layout.slurm.time or partition"),
-    "BadConstraints": ("no node has what it requests", "correct layout.slurm.options and gres"),
-    "NodeDown": ("a node that it needs is down", "sinfo shows it"),
-    "Reservation": ("it waits for its reservation", "scontrol show reservation"),
-    "Licenses": ("it waits for a licence", ""),
-    "InvalidAccount": ("its account is not valid", "set layout.slurm.account; yours: sacctmgr show assoc user=$USER"),
-    "InvalidQOS": ("its QOS is not valid", "set another in layout.slurm.options"),
-    "BurstBufferResources": ("it waits for a burst buffer", ""),
-    "FailedLaunch": ("it could not be started", "ask the administrators why"),
-}
-"""The meaning of a reason, and what the user can do; empty: nothing."""
+
+class _Reason(NamedTuple):
+    """A row of `slurm_reasons.tsv`: why a job waits, and what the user can do; empty: nothing."""
+
+    reason: str
+    meaning: str
+    helps: str = ""
+
+
+_REASONS = {row.reason: row for row in read_table("engine.core.plan.batch", "slurm_reasons", _Reason)}
 
 _LIMITS = (
     ("QOS", "the limit of its QOS"),
@@ -135,7 +124,7 @@ def _reason_words(job: str, reason: str) -> tuple[str, str]:
     """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
     plain = reason.split(",")[0].strip("() ")
     limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
-    meaning, helps = _REASONS.get(plain, (f"{limit} is reached" if limit else "", ""))
+    _, meaning, helps = _REASONS.get(plain, ("", f"{limit} is reached" if limit else "", ""))
     return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
 
 
