@@ -1,11 +1,12 @@
 """The lines of the form, and the choices in them. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
-from engine.core.arguments.argument import BOOL, NO, PRESET, YES, Argument, RecipeInfo
+from engine.core.arguments.argument import BOOL, PRESET, Argument, RecipeInfo
 from engine.core.catalogue import BackendInfo
+from engine.core.tables import read_table
 
 Values = Mapping[str, str]  # the text in each line, by the line's id
 
@@ -44,65 +45,52 @@ class Field:
         return self.id.rpartition(".")[2]
 
 
-def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
-    """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
-    return [
-        Field(id="name", label="name", placeholder="my-run", help="The name of the profile and of its runs."),
-        Field(id="description", label="description", help="One line for the list of profiles."),
-        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
-              choices=tuple((backend.name, backend.summary) for backend in backends)),
-        Field(id="backend.fallback", label="fallback", placeholder="none",
-              help="Backends to use if it can't run or be set up, in order, separated by blanks: gloo"),
-        *_place_fields(values),
-        Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
-              help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
-        Field(id="layout.order", label="order", help="How ranks are numbered.",
-              choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
-        Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
-              choices=(*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())),
-                       (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
-        *_program_fields(values, recipes),
-        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True, path="file",
-              help="The interpreter of the ranks; it needs torch."),
-        Field(id="launch.workdir", label="folder", placeholder=".", path="folder",
-              help="The folder that ranks start in; the path of a script is relative to it."),
-        Field(id="launch.warm", label="warm start", help="How ranks start.",
-              choices=((YES, "forked from a process that has imported torch once"),
-                       (NO, "every rank imports torch by itself"))),
-        Field(id="launch.preload", label="preload", placeholder="transformers",
-              help="Modules that are imported once, like torch, before ranks are forked; auto: those that the script used in its last run."),
-        Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
-              choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
-                       ("restart", "dead ranks rejoin if the script supports it, else all ranks restart"))),
-        Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
-              help="Environment of every rank, quoted as in a shell. Secret values are hidden, and do not change."),
-        Field(id="backend.env", label="backend env", placeholder="NAME=value",
-              help="Environment that only this backend needs, quoted as in a shell."),
-    ]  # fmt: skip
+class _Line(NamedTuple):
+    """A row of `form_lines.tsv`. `flags`: `group` and `number`. `choices`: `value: meaning`, separated by bars."""
+
+    id: str
+    label: str
+    placeholder: str
+    path: Literal["", "file", "folder", "script"]
+    flags: str
+    help: str
+    choices: str = ""
+
+    def field(self) -> Field:
+        pairs = (choice.partition(": ") for choice in filter(None, self.choices.split(" | ")))
+        return Field(
+            id=self.id, label=self.label, help=self.help, placeholder=self.placeholder, path=self.path,
+            choices=tuple((value, meaning) for value, _, meaning in pairs),
+            begins_group="group" in self.flags, is_number="number" in self.flags,
+        )  # fmt: skip
 
 
-_BY_SITE = "as the site sets it"
+_LINES = {line.id: line.field() for line in read_table("tui.data", "form_lines", _Line)}
+_OF_PROGRAMS = (SCRIPT, "recipe.module", "recipe.args")
 
 JOB_LINES = {
-    "slurm": (
-        Field(id=JOB_NODES, label="nodes of the job", placeholder="1", begins_group=True, is_number=True,
-              help="How many nodes the job requests; rankdeck submits it to Slurm."),
-        Field(id=PARTITION, label="partition", placeholder=_BY_SITE, help="The partition of Slurm that the job goes to."),
-        Field(id="layout.slurm.time", label="time limit", placeholder=_BY_SITE, help="When Slurm ends the job: 4:00:00"),
-        Field(id="layout.slurm.gres", label="resources", placeholder="none", help="What each node must have: gpu:8"),
-    ),
-    "pbs": (
-        Field(id="layout.pbs.nodes", label="nodes of the job", placeholder="1", begins_group=True, is_number=True,
-              help="How many nodes the job requests; rankdeck submits it to PBS."),
-        Field(id="layout.pbs.queue", label="queue", placeholder=_BY_SITE, help="The queue of PBS that the job goes to."),
-        Field(id="layout.pbs.walltime", label="time limit", placeholder=_BY_SITE, help="When PBS ends the job: 4:00:00"),
-        Field(id="layout.pbs.ncpus", label="CPUs of a node", placeholder="one for each rank", is_number=True,
-              help="How many CPUs of each node the job requests."),
-        Field(id="layout.pbs.ngpus", label="GPUs of a node", placeholder="0", is_number=True,
-              help="How many GPUs of each node the job requests."),
-    ),
-}  # fmt: skip
-"""The lines of a job that a profile submits, by its batch system."""
+    system: tuple(field for id, field in _LINES.items() if id.startswith(f"layout.{system}."))
+    for system in ("slurm", "pbs")
+}  # the lines of a job that a profile submits, by its batch system
+
+
+def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
+    """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
+    programs = ((OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))
+    offered = {
+        BACKEND: tuple((backend.name, backend.summary) for backend in backends),
+        RECIPE: (*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())), *programs),
+    }
+    of_jobs = {field.id for lines in JOB_LINES.values() for field in lines}
+    found: list[Field] = []
+    for id, field in _LINES.items():
+        if id == "layout.nodes" and (system := batch_system(values)):
+            found += JOB_LINES[system]
+        elif id not in of_jobs and id not in _OF_PROGRAMS:
+            found.append(replace(field, choices=offered[id]) if id in offered else field)
+        if id == RECIPE:
+            found += _program_fields(values, recipes)
+    return found
 
 
 def batch_system(values: Values) -> str | None:
@@ -110,28 +98,14 @@ def batch_system(values: Values) -> str | None:
     return next((name for name, (nodes, *_) in JOB_LINES.items() if nodes.id in values), None)
 
 
-def _place_fields(values: Values) -> Sequence[Field]:
-    if system := batch_system(values):
-        return JOB_LINES[system]
-    return [
-        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
-              help="Where ranks run, with a number of ranks or without: localhost:4")
-    ]  # fmt: skip
-
-
 def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field]:
     """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
     kind = values.get("recipe.kind", "")
-    more = Field(
-        id="recipe.args",
-        label="arguments",
-        help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
-    )
+    more = _LINES["recipe.args"]
     if kind == OWN_SCRIPT:
-        script = Field(id=SCRIPT, label="script", placeholder="train.py", path="script", help="A Python file.")
-        return [script, *(_argument_field(argument, (), "") for argument in declared_by(kind, recipes)), more]
+        return [_LINES[SCRIPT], *(_argument_field(argument, (), "") for argument in declared_by(kind, recipes)), more]
     if kind == OWN_MODULE:
-        return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
+        return [_LINES["recipe.module"], more]
     preset = values.get(f"{ARGUMENT}{PRESET}", "")
     declared = [
         _argument_field(argument, declared_by(kind, recipes), preset) for argument in declared_by(kind, recipes)
