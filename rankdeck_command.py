@@ -34,7 +34,7 @@ def _program(words: list[str]) -> Callable[[], int]:
         from engine.supervisor.main import main as supervise
 
         return partial(supervise, *words[1:3])
-    if len(words) in (2, 5) and words[0] == "standby":
+    if len(words) == 2 and words[0] == "standby":
         from engine.supervisor.main import main_standby
 
         return partial(main_standby, *words[1:])

@@ -1,6 +1,6 @@
 """Many launches in a row from the shell: what do they leave behind?
 
-Each is a whole `rankdeck launch` of two ranks in a private home; a standby stays in between, as it does for users. At the end the standby
+Each is a whole `rankdeck launch` of two ranks in a private home; a template stays in between, as it does for users. At the end the template
 is ended and all runs are removed. The exit status is 1 if a process, a socket, a folder, a file in the temporary folder or shared memory
 is left that was not left by one launch: torch makes a folder of its own there. Other programs that use shared memory meanwhile disturb
 this. The memory of what stays between launches is printed after the first launches and after the last.
@@ -29,7 +29,7 @@ ranks_per_node = 2
 script = "one.py"
 """
 SETTLE_TIME = 120.0
-"""Seconds in which a standby is ready, and in which everything has ended at last."""
+"""Seconds in which everything has ended at last."""
 
 
 def own_processes(home: Path) -> list[int]:
@@ -58,15 +58,6 @@ def entries(*folders: Path) -> list[str]:
     return sorted(str(path) for folder in folders if folder.exists() for path in folder.rglob("*"))
 
 
-def wait_for_standby(home: Path) -> None:
-    """Waits until a standby has forked its spare processes: the supervisor, agent, warden, bridge, template and three spares."""
-    end = time.monotonic() + SETTLE_TIME
-    while time.monotonic() < end:
-        if list((home / "runs").glob(".standby-*/standby.json")) and len(own_processes(home)) >= 8:
-            return
-        time.sleep(0.2)
-
-
 def rankdeck(*words: str, folder: Path) -> None:
     """Runs a command. Raises SystemExit with what it printed if it fails."""
     done = subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, check=False)
@@ -75,8 +66,8 @@ def rankdeck(*words: str, folder: Path) -> None:
 
 
 def what_is_left(home: Path, work: Path, *folders: Path) -> set[str]:
-    """Ends the standby, removes all runs, and looks for what is there in spite of that."""
-    rankdeck("clean", "--standby", folder=work)
+    """Ends the template, removes all runs, and looks for what is there in spite of that."""
+    rankdeck("clean", "--template", folder=work)
     rankdeck("clean", "--yes", folder=work)
     end = time.monotonic() + SETTLE_TIME
     while own_processes(home) and time.monotonic() < end:
@@ -97,7 +88,7 @@ def main() -> int:
         os.environ.update(RANKDECK_HOME=str(home), XDG_RUNTIME_DIR=str(runtime), TMPDIR=str(temporary))
         (work / "one.py").write_text("print('up')\n")
         (work / "many.toml").write_text(PROFILE)
-        stack.callback(rankdeck, "clean", "--standby", folder=work)
+        stack.callback(rankdeck, "clean", "--template", folder=work)
         rankdeck("launch", "many.toml", folder=work)
         before = what_is_left(home, work, runtime, temporary)
         seconds: list[float] = []
@@ -107,9 +98,7 @@ def main() -> int:
             rankdeck("launch", "many.toml", folder=work)
             seconds.append(time.monotonic() - began)
             if number == min(4, options.launches - 1):
-                wait_for_standby(home)
                 early = memory(own_processes(home))
-        wait_for_standby(home)
         print(f"{options.launches} launches, median {statistics.median(seconds):.2f} s, most {max(seconds):.2f} s")
         print(f"memory of what stays: {early:.0f} MB at first, {memory(own_processes(home)):.0f} MB after the last")
         left = what_is_left(home, work, runtime, temporary) - before

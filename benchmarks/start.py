@@ -1,8 +1,9 @@
 """How soon ranks train, and how long a command takes: rankdeck beside torchrun, in turns, with the same script.
 
 From the launch to the moment when the last rank has finished its first all-reduce, to its first optimizer step, and to the end of the
-command. `cold`: the command, with nothing running before. `shell`: the command again, with the standby that the first one has left. `app`:
-a launch by a front end whose cursor rests on the profile. `import`: what `python -c "import torch, torch._dynamo"` takes, below which no
+command. `cold`: the command, with nothing running before. `shell`: the command again, with the template that the first one has left. `app`:
+a launch by a front end whose cursor rests on the profile. `--loop`: launches one after another without a pause, as `for` in a shell makes them; then
+two such loops at once; with the processes and the memory of what runs before, during and after. `import`: what `python -c "import torch, torch._dynamo"` takes, below which no
 cold start can be. With `--trainer`, the script is one of transformers' Trainer, in the environment of tests/programs, where it imports deepspeed too.
 """
 
@@ -18,10 +19,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from launches import own_processes
+from launches import memory, own_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -165,11 +167,10 @@ def shell(job: Job) -> Times:
     began = time.time()
     rankdeck("launch", profile)
     job.times(began)
-    job.wait_until_warm()
     began = time.time()
     rankdeck("launch", profile)
     times = job.times(began)
-    rankdeck("clean", "--standby")
+    rankdeck("clean", "--template")
     return times
 
 
@@ -192,7 +193,9 @@ def app(job: Job) -> Times:
             pass
         return began
 
-    return job.times(asyncio.run(launch()))
+    times = job.times(asyncio.run(launch()))
+    rankdeck("clean", "--template")
+    return times
 
 
 STARTS: dict[str, Callable[[Job], Times]] = {start.__name__: start for start in (torchrun, cold, shell, app)}
@@ -210,6 +213,59 @@ def measure(start: Callable[[Job], Times], job: Job) -> Times:
     with tempfile.TemporaryDirectory(prefix="start") as folder:
         os.environ["RANKDECK_HOME"] = str(Path(folder) / "home")
         return start(job._replace(folder=Path(folder)))
+
+
+class Use(NamedTuple):
+    """Processes of rankdeck and their own memory, in megabytes; shared pages are divided among them."""
+
+    processes: int
+    memory: float
+
+    @classmethod
+    def now(cls) -> Use:
+        """Of this moment."""
+        pids = own_processes(Path(os.environ["RANKDECK_HOME"]))
+        return cls(len(pids), memory(pids))
+
+
+def one_after_another(start: Callable[[Job], Times], job: Job, launches: int) -> list[Times]:
+    """A loop of launches, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="loop") as name:
+        return [start(job._replace(folder=Path(name))) for _ in range(launches)]
+
+
+def shell_again(job: Job) -> Times:
+    """`rankdeck launch`, after whatever was before."""
+    began = time.time()
+    rankdeck("launch", job.profile())
+    return job.times(began)
+
+
+def loop(job: Job, launches: int) -> dict[str, list[Times]]:
+    """Loops of both launchers, then two loops of rankdeck at once. Prints processes and memory."""
+    with tempfile.TemporaryDirectory(prefix="start") as folder, ThreadPoolExecutor(2) as both:
+        os.environ["RANKDECK_HOME"] = str(Path(folder) / "home")
+        found = {"torchrun": one_after_another(torchrun, job, max(2, launches // 3))}
+        uses = [Use.now()]
+        found["rankdeck"] = one_after_another(shell_again, job, 1)
+        uses.append(Use.now())
+        loops = both.submit(one_after_another, shell_again, job, launches - 1)
+        highest = uses[-1]
+        while not loops.done():
+            highest = max(highest, Use.now(), key=lambda use: use.memory)
+            time.sleep(0.2)
+        found["rankdeck"] += loops.result()
+        uses += [highest, Use.now()]
+        pair = [both.submit(one_after_another, shell_again, job, launches) for _ in range(2)]
+        found["two at once"] = [times for one in pair for times in one.result()]
+        uses.append(Use.now())
+        rankdeck("clean", "--template")
+        uses.append(Use.now())
+    for when, use in zip(
+        ("before", "after the first", "during", "after", "after two loops", "at the end"), uses, strict=True
+    ):
+        print(f"  {when:16}{use.processes:4} processes {use.memory:7.0f} MB")
+    return found
 
 
 def median(times: list[Times]) -> Times:
@@ -234,6 +290,7 @@ def main() -> None:
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
     parser.add_argument("--trainer", action="store_true", help="a script with transformers' Trainer")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--loop", type=int, metavar="LAUNCHES", help="so many launches one after another")
     options = parser.parse_args()
     results: dict[int, dict[str, Times]] = {}
     imports: list[float] = []
@@ -247,6 +304,12 @@ def main() -> None:
             python, preload = str(make_python(Path(folder) / "environment")), ("transformers.trainer", "deepspeed")
         for ranks in options.ranks:
             job = Job(python, script, ranks, preload, Path(folder))
+            if options.loop:
+                loops = loop(job, options.loop)
+                for name, times in loops.items():
+                    print(f"  {name}: " + " ".join(f"{one.whole:.2f}" for one in times))
+                table({name: median(times[name == "rankdeck" :]) for name, times in loops.items()}, ranks)
+                continue
             runs: dict[str, list[Times]] = {name: [] for name in options.starts}
             for _ in range(options.repeat):
                 imports.append(import_time(python))
@@ -254,6 +317,8 @@ def main() -> None:
                     times.append(measure(STARTS[name], job))
                     print(f"  {ranks} ranks, {name}: {times[-1]}", file=sys.stderr, flush=True)
             results[ranks] = {name: median(times) for name, times in runs.items()}
+    if options.loop:
+        return
     if options.json:
         print(json.dumps({"import": statistics.median(imports), "starts": results}))
         return

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -351,11 +352,11 @@ class Deck:
 
 
 @contextlib.contextmanager
-def listener_of_another_user(path: Path) -> Iterator[None]:
+def listener_of_another_user(path: Path, kind: int = socket.SOCK_STREAM) -> Iterator[None]:
     """A process of user 65534 that accepts connections at a socket's path."""
     code = (
         "import os, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX)\n"
+        "s = socket.socket(socket.AF_UNIX, int(sys.argv[2]))\n"
         "s.bind(sys.argv[1])\n"
         "os.chmod(sys.argv[1], 0o777)\n"
         "os.setuid(65534)\n"
@@ -363,7 +364,7 @@ def listener_of_another_user(path: Path) -> Iterator[None]:
         "print(flush=True)\n"
         "while True: s.accept()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", code, str(path), str(int(kind))], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
 
 
 class LocalEngine:
-    """See `EngineClient`. `lingers`: a standby stays after its runs, and a launch takes one that has stayed."""
+    """See `EngineClient`."""
 
-    def __init__(self, *, lingers: bool = False) -> None:
-        self._lingers = lingers
+    def __init__(self) -> None:
         self._standby: Standby | None = None
         self._warming = threading.Lock()
         self._history: History | None = None
@@ -164,12 +163,10 @@ class LocalEngine:
                 self._standby.drop()
                 self._standby = None
             if wanted is not None and self._standby is None:
-                self._standby = Standby.find(wanted) or Standby.start(wanted)
+                self._standby = Standby.start(wanted)
 
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
-        begun = await asyncio.to_thread(
-            begin_launch, profile, places, lingers=self._lingers, own_standby=self._give_standby
-        )
+        begun = await asyncio.to_thread(begin_launch, profile, places, own_standby=self._give_standby)
         if not begun.is_supervised:
             await asyncio.to_thread(start_supervisor, begun.paths)
         return begun.paths.run

@@ -33,14 +33,14 @@ def begin_launch(
     profile: Profile,
     places: Places | None = None,
     *,
-    lingers: bool = False,
+    cold: bool = False,
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
     """Makes a new run. It imports neither asyncio nor what follows a run, so that ranks start sooner.
 
     Args:
         places: Places of its keys, for errors.
-        lingers: a standby stays after the run, and one that has stayed is taken.
+        cold: without the template of the user.
         own_standby: gives the caller's, once the plan is made.
 
     Raises:
@@ -48,7 +48,7 @@ def begin_launch(
         OSError: likewise, for example because the disk is full.
     """
     plan = planning.make_plan(profile, places=places)
-    if not lingers:
+    if cold:
         plan = msgspec.structs.replace(plan, linger=0.0)
     paths = new_run(profile.name)
     try:
@@ -60,13 +60,11 @@ def begin_launch(
     if plan.submission is not None:
         _submit(plan, paths)
         return Begun(paths, plan, is_supervised=True)
-    return Begun(paths, plan, is_supervised=_take_standby(plan, paths, own_standby(), lingers=lingers))
+    return Begun(paths, plan, is_supervised=_take_standby(plan, paths, own_standby()))
 
 
-def _take_standby(plan: LaunchPlan, paths: RunPaths, standby: Standby | None, *, lingers: bool) -> bool:
+def _take_standby(plan: LaunchPlan, paths: RunPaths, standby: Standby | None) -> bool:
     """Makes a standby the supervisor of a run, if there is one for it. Returns whether that succeeded."""
-    if standby is None and lingers:
-        standby = Standby.find(plan)
     if standby is None:
         return False
     has_taken = standby.serves(plan) and standby.take(paths)

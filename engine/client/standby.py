@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import subprocess
 from typing import IO
 
@@ -13,12 +11,8 @@ import msgspec
 from engine.client.starting import start_detached
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import can_stand_by, standby_key
-from engine.linux.sockets import peer_of
 from engine.runs.paths import RunPaths
-from engine.runs.standbys import circumstances, new_standby, standbys
-
-ANSWER_TIME = 20.0
-"""Seconds in which a standby that stayed after an earlier launch takes a run. After that the launch goes on without it."""
+from engine.runs.standbys import circumstances, new_standby
 
 
 class Standby:
@@ -26,7 +20,7 @@ class Standby:
 
     Args:
         key: Key of the launches that it serves.
-        words, answers: the pipes or the socket to it.
+        words, answers: the pipes to it.
     """
 
     def __init__(self, key: str, words: IO[bytes], answers: IO[bytes]) -> None:
@@ -45,19 +39,6 @@ class Standby:
         assert process.stdin is not None
         assert process.stdout is not None
         return cls(standby_key(plan, circumstances()), process.stdin, process.stdout)
-
-    @classmethod
-    def find(cls, plan: LaunchPlan) -> Standby | None:
-        """One that stayed after an earlier launch and can serve this one; None: there is none."""
-        waiting = [standing for _, standing in standbys() if standing.socket]
-        if not (waiting and can_stand_by(plan)):
-            return None
-        key = standby_key(plan, circumstances())
-        for standing in waiting:
-            if standing.key == key and (wire := _connect(standing.socket)) is not None:
-                with wire:  # the files keep it open
-                    return cls(key, wire.makefile("wb"), wire.makefile("rb"))
-        return None
 
     def serves(self, plan: LaunchPlan) -> bool:
         """Whether its template can fork the ranks of a plan."""
@@ -79,7 +60,7 @@ class Standby:
         return said == b"ready"
 
     def drop(self) -> None:
-        """Closes the connection. A standby of this process ends; a standby that stayed after a launch waits for the next."""
+        """Closes the connection, which ends the standby, unless it has taken a run."""
         for pipe in (self._words, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -91,15 +72,3 @@ class Standby:
         except (OSError, ValueError):
             return False
         return True
-
-
-def _connect(path: str) -> socket.socket | None:
-    """Connects to a standby; None: it has just ended, or its socket is another user's."""
-    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    wire.settimeout(ANSWER_TIME)
-    with contextlib.suppress(OSError):
-        wire.connect(path)
-        if peer_of(wire)[1] == os.geteuid():
-            return wire
-    wire.close()
-    return None

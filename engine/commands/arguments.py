@@ -128,7 +128,7 @@ SECRETS = click.option(
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
-COLD = click.option("--cold", is_flag=True, help="Use no standby of an earlier launch, and leave none.")
+COLD = click.option("--cold", is_flag=True, help="Use no template of an earlier launch, and leave none.")
 SET = click.option(
     "--set",
     "overrides",

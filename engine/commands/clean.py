@@ -14,13 +14,13 @@ from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageErr
 from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
-from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, refuse_elsewhere
-from engine.runs.standbys import end_standby, has_process, remove_stale_standbys, standbys
+from engine.runs.templates import end_template, remove_ended_templates, templates, waits
 from engine.supervisor.lifetime.abandon import end_processes
 
-STANDBY_TIME = 30.0
-"""Seconds in which a standby ends: it waits up to 20 for its agent."""
+TEMPLATE_TIME = 30.0
+"""Seconds in which a template ends. One that imports torch sees the request when it has done so."""
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
@@ -67,8 +67,8 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
         click.echo(f"removed {count(len(removed), 'run')}" if chosen else "there is no run to remove")
 
 
-def end_standbys(*, as_json: bool) -> None:
-    """Ends the standbys of this host, waits until they are gone, and removes folders that killed ones have left.
+def end_templates(*, as_json: bool) -> None:
+    """Ends the templates of this user on this machine, waits until they take no more runs, and removes their folders.
 
     Args:
         as_json: prints their pids as JSON.
@@ -76,18 +76,20 @@ def end_standbys(*, as_json: bool) -> None:
     Raises:
         RankdeckError: one does not end.
     """
-    found = unasked = list(standbys())
-    deadline = time.monotonic() + STANDBY_TIME
-    while left := [paths for paths, _ in found if has_process(paths)]:
+    found = list(templates())
+    deadline = time.monotonic() + TEMPLATE_TIME
+    for _, note in found:
+        end_template(note)
+    while left := [one for one in found if waits(one[0])]:
         if time.monotonic() >= deadline:
-            raise RankdeckError(f"{left[0].folder.name} has not ended", hint=f"its log: {left[0].supervisor_log}")
-        unasked = [one for one in unasked if not end_standby(*one)]  # a supervisor may only be about to become it
+            hint = f"kill {left[0][1].pid} ends it; its log: {left[0][0]}/log"
+            raise RankdeckError(f"the template {left[0][1].pid} has not ended", hint=hint)
         time.sleep(0.02)
-    remove_stale_standbys(runs_folder())
+    remove_ended_templates()
     if as_json:
-        click.echo(msgspec.json.encode([standing.pid for _, standing in found]).decode())
+        click.echo(msgspec.json.encode([note.pid for _, note in found]).decode())
     else:
-        click.echo(f"ended {count(len(found), 'standby', 'standbys')}" if found else "there is no standby")
+        click.echo(f"ended {count(len(found), 'template')}" if found else "there is no template")
 
 
 def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:

@@ -41,7 +41,7 @@ def follow_launch(
     Args:
         places: Places of its keys, for errors.
         detach: return as soon as it has started.
-        cold: without a standby, before or after it.
+        cold: without the template of the user.
         as_json: print the id as JSON.
         stdin: pass standard input on to the only rank.
 
@@ -56,7 +56,7 @@ def follow_launch(
         rank_input = RankInput()
         rank = msgspec.structs.replace(profile.rank, wrap=(*rank_input.wrap, *profile.rank.wrap))
         profile = msgspec.structs.replace(profile, rank=rank)
-    begun = begin_launch(profile, places, lingers=not cold)
+    begun = begin_launch(profile, places, cold=cold)
     if not begun.is_supervised:
         start_supervisor(begun.paths)
     click.echo(msgspec.json.encode({"run": begun.paths.run}).decode() if as_json else begun.paths.run)

@@ -24,17 +24,17 @@ from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, unplanned_runs
 from engine.runs.record import read_plan
-from engine.runs.standbys import standbys
+from engine.runs.templates import templates
 
 
 @click.command()
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list runs that have ended.")
 @JSON
 def ps(*, everything: bool, as_json: bool) -> None:
-    """List runs, newest first. With --all, active runs come before ended ones, and standbys follow: processes that make the next launch fast."""
+    """List runs, newest first. With --all, active runs come before ended ones. Templates follow: processes that make the next launch fast."""
     show.show_runs(runs_and_jobs(), everything=everything, as_json=as_json)
-    if everything and not as_json:
-        show.show_standbys([standing for _, standing in standbys()])
+    if not as_json:
+        show.show_templates([note for _, note in templates()])
     for _, paths in unplanned_runs():
         narrate(f"{paths.run} is unreadable: it has no {paths.plan.name}; rankdeck clean {paths.run} removes it")
 
@@ -197,21 +197,21 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
 @click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--standby", is_flag=True, help="Remove no run; end the standbys, which wait for the next launch.")
+@click.option("--template", is_flag=True, help="Remove no run; end the templates, which wait for the next launch.")
 @JSON
 def clean(
-    runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, standby: bool, as_json: bool
+    runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, template: bool, as_json: bool
 ) -> None:
     """Remove ended runs with their logs, curves and checkpoints. Without RUN: all ended runs, or those that --keep and --older choose.
 
     A run whose launch failed before its plan was written counts as ended.
     """
-    from engine.commands.clean import clean_runs, end_standbys, old_runs
+    from engine.commands.clean import clean_runs, end_templates, old_runs
 
-    if standby:
+    if template:
         if runs or keep is not None or older is not None:
-            raise UsageError("--standby removes no run", hint="leave out RUN, --keep and --older")
-        end_standbys(as_json=as_json)
+            raise UsageError("--template removes no run", hint="leave out RUN, --keep and --older")
+        end_templates(as_json=as_json)
         return
     if runs and (keep is not None or older is not None):
         raise UsageError(

@@ -30,7 +30,7 @@ from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.core.words import rank_words
-from engine.runs.standbys import StandbyNote
+from engine.runs.templates import TemplateNote
 
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
@@ -174,11 +174,10 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
     print_table(rows)
 
 
-def show_standbys(found: list[StandbyNote]) -> None:
-    """The standbys, for `rankdeck ps --all`."""
+def show_templates(found: list[TemplateNote]) -> None:
+    """The templates of the user, for `rankdeck ps`."""
     for one in found:
-        left = f"for {max(1, round((one.until - time.time()) / 60))} min" if one.until else "with the app"
-        print_line(f"standby {one.pid} ({one.python}) stays {left}; rankdeck clean --standby ends it")
+        print_line(f"template {one.pid} ({one.python}) waits for the next launch; rankdeck clean --template ends it")
 
 
 def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:

@@ -172,14 +172,16 @@ def start_process(argv: list[str], **options: Any) -> int:
 
 
 def sweep(root: int, keep: set[int], marks: list[str], seconds: float) -> list[int]:
-    """Kills everything below `root` or with one of this run's marks, but not `keep`, until nothing is left or time is up.
+    """Kills everything below `root`, with one of this run's marks, or below a process with one, but not `keep`, until nothing is left or
+    time is up.
 
     Returns:
         The processes that are left.
     """
     deadline = time.monotonic() + seconds
     while True:
-        left = sorted({*descendants(root, keep), *marked(marks)} - keep)
+        own, children = marked(marks), all_children()
+        left = sorted({*own, *(pid for top in [root, *own] for pid in below(top, children, keep))} - keep)
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:

@@ -27,6 +27,7 @@ SHARED = (
     "limits.py",
     "login.py",
     "networks.py",
+    "sources.py",
     "titles.py",
     "torch_files.py",
 )

@@ -13,6 +13,12 @@ OPEN_FILES = 65_536
 """The soft limit of open files that the agent sets, if the hard limit allows it; ranks inherit it. Some programs close all numbers
 up to the limit, so more could make them slow."""
 
+MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30
+"""Memory is short if less than this share of it is left, and less than this number of bytes."""
+
+TEMPLATE_LIMIT = 8 << 30
+"""Bytes of memory that control groups must allow where a template waits for launches."""
+
 NO_LIMIT = 1 << 60
 """The kernel shows unlimited memory as a number near 2**63."""
 
@@ -98,6 +104,18 @@ def memory_left(root: str = "/") -> tuple[int, int] | None:
             cache = numbers_in(os.path.join(folder, "memory.stat")).get("inactive_file", 0)
             rooms.append((max(0, limit - used + cache), limit))
     return min(rooms, key=lambda room: room[0])
+
+
+def is_memory_short(root: str = "/") -> bool:
+    """Whether a template that only waits should give its memory back."""
+    left = memory_left(root)
+    return left is not None and left[0] < min(left[1] * MEMORY_SHARE, MEMORY_ENOUGH)
+
+
+def has_room_for_template(root: str = "/") -> bool:
+    """Whether a template may wait for further launches: not where control groups give this user little memory, nor if it is short."""
+    limit = memory_limit(root)
+    return (limit is None or limit >= TEMPLATE_LIMIT) and not is_memory_short(root)
 
 
 def processes_left(root: str = "/") -> int | None:

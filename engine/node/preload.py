@@ -15,6 +15,7 @@ Standard library only; Python 3.8 and later.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import os
 import select
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Handler = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 
@@ -88,18 +89,16 @@ def _import(name: str) -> tuple[bool, str]:
         handlers.append((function, args, options))
         return register(function, *args, **options)
 
-    kind = type(os.environ)
     atexit.register = record  # type: ignore[assignment]
-    os.environ.__class__ = _Recording
     _reads.clear()
     try:
-        importlib.import_module(name)
+        with record_reads():
+            importlib.import_module(name)
     except ModuleNotFoundError as error:
         return error.name == name.partition(".")[0], f"can't be imported: {error}"
     except BaseException as error:  # noqa: BLE001 - any module may raise anything
         return False, f"can't be imported: {_first_line(error)}"
     finally:
-        os.environ.__class__ = kind
         atexit.register = register
     for finalizer, about in list(weakref.finalize._registry.items()):  # type: ignore[attr-defined]
         if finalizer not in finalizers and about.atexit:
@@ -124,12 +123,16 @@ def sources_of(before: set[str]) -> list[str]:
 _reads: set[str] = set()
 """Names that an import has read or set; `*`: all."""
 
+READ: set[str] = set()
+"""Names that any import has read, since the first call of `record_reads`."""
+
 
 class _Recording(type(os.environ)):  # type: ignore[misc]
     """`os.environ` while a module is imported. The object stays the same, so that modules may keep it."""
 
     def __getitem__(self, key: str) -> str:
         _reads.add(key)
+        READ.add(key)
         value: str = super().__getitem__(key)
         return value
 
@@ -140,6 +143,17 @@ class _Recording(type(os.environ)):  # type: ignore[misc]
     def __iter__(self) -> Any:
         _reads.add("*")
         return super().__iter__()
+
+
+@contextlib.contextmanager
+def record_reads() -> Iterator[None]:
+    """Notes in READ which variables are read."""
+    kind = type(os.environ)
+    os.environ.__class__ = _Recording
+    try:
+        yield
+    finally:
+        os.environ.__class__ = kind
 
 
 def _reads_of_ranks() -> str:

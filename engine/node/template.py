@@ -1,19 +1,20 @@
 """The template: a process that imports torch once and then forks the Python ranks of its node.
 
 The agent runs it as a file, with the profile's Python and environment: `python -u template.py FD MODULE…`. FD is a socket of type
-SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported after torch (`preload.py`). One request at a time:
+SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported after torch (`preload.py`). Or a template of the user,
+which has imported torch for any number of runs, forks it (`user_template.py`). One request at a time:
 
     agent -> template   {"argv", "env", "cwd", "stacks", "library", "cores"} with descriptors: stdout, stderr, and further
                         ones, which the program receives from number 3 on; or {"spares": n}, which is not answered
     template -> agent   {"importing": module} for each, {"left_out": [[module, reason], …]}; {"sources": [path, …]}; {"ready": version, "imports": [[module,
-                        seconds], …]} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
+                        seconds], …], "earlier"} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
                         request; {"ended": pid, "status": …} for each death
 
 Forking a process of this size takes 5 ms and more, so "spares" pre-forks `n` processes for later requests.
 
 A forked process continues as `python script.py` would: it returns to the end of this file, runs the script (`forked.py`), and ends
-(`rank_end.py`). The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
-library only, besides the imports for ranks; Python 3.8 and later.
+(`rank_end.py`). If the agent dies, the template goes on as long as it has children: it reaps its ranks, and writes down how they end. It
+takes their orphans. Standard library only, besides the imports for ranks; Python 3.8 and later.
 """
 
 # ruff: noqa: E402 - see LAST
@@ -30,6 +31,7 @@ atexit.register(lambda: [act() for act in LAST])
 
 import array
 import contextlib
+import ctypes
 import functools
 import gc
 import json
@@ -72,6 +74,9 @@ Spares = Dict[int, socket.socket]
 
 MAX_MESSAGE = 1 << 20
 
+PR_SET_CHILD_SUBREAPER = 36
+"""Of prctl(2)."""
+
 MAX_SOURCES = 100
 """Paths in one message."""
 
@@ -95,6 +100,41 @@ else:
     titles = load_beside("titles", _folder)
 
 
+class Imports:
+    """The imports of this process, and what they mean for processes that are forked from it.
+
+    Args:
+        library: the folder from which rankdeck is imported.
+    """
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        self.plain = titles.short_name()
+        self.changes: Request = {}
+        """Environment variables that modules of the profile have set, or removed (None)."""
+        begin = time.monotonic()
+        self.unfit = warm()
+        """Why this process can't be forked; empty: it can."""
+        self.seconds = [("torch", time.monotonic() - begin)]
+        self.are_earlier = False
+        """Whether they had ended when a run asked for its template."""
+        self._libraries = rank_end.loaded_libraries()
+
+    def add(self, imports: Any) -> None:
+        """Adds `preload.Imports`."""
+        self.seconds, self.changes = self.seconds + imports.seconds, {**self.changes, **imports.changes}
+
+    def settle(self) -> None:
+        """Prepares this process for forks, after its last import."""
+        self.shared = rank_end.Shared(set(sys.modules), self._libraries, is_last=IS_FIRST)
+        self.moving = forked.modules_below(self.library)
+        if "rankdeck._imports" in sys.modules:
+            sys.modules["rankdeck._imports"].note_template()
+        self.unfit = self.unfit or settle()
+        named = titles.short_name()
+        self.plain = self.plain if named.startswith("rankdeck") else named
+
+
 def show_role(shown: str) -> str:
     """Shows in `ps` that this process is the template, and of which run and node, unless it does. Returns these, from a file of the agent.
 
@@ -106,6 +146,11 @@ def show_role(shown: str) -> str:
             titles.show_title("template", about)
         return about
     return shown
+
+
+def become_subreaper() -> None:
+    """Makes orphans below this process its children."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def warm() -> str:
@@ -142,13 +187,16 @@ def settle() -> str:
     return f"{threads - 1} threads run after the imports" if threads > 1 else ""
 
 
-def preload(wire: socket.socket, modules: list[str], environment: dict[str, str], library: str) -> Any:
+def preload(
+    wire: socket.socket, modules: list[str], environment: dict[str, str], library: str, earlier: list[str]
+) -> Any:
     """Imports the modules of the profile. If one may not be kept that was imported, this process begins again without it.
 
     Args:
         wire: to the agent.
         environment: Environment of this process when it started.
         library: the folder on PYTHONPATH, relative to the working directory, with which it may have moved.
+        earlier: Modules that the template of the user has imported.
 
     Returns:
         `preload.Imports`.
@@ -161,7 +209,7 @@ def preload(wire: socket.socket, modules: list[str], environment: dict[str, str]
         say(wire, {"left_out": imports.refused})
     if imports.is_spoilt:
         os.set_inheritable(wire.fileno(), True)
-        kept = [name for name, _ in imports.seconds]
+        kept = earlier + [name for name, _ in imports.seconds]
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join([os.path.abspath(library), *paths[1:]])
         argv = [sys.executable, "-u", os.path.join(here, "template.py"), str(wire.fileno()), *kept]
@@ -177,47 +225,74 @@ def tell_sources(wire: socket.socket, paths: list[str]) -> None:
         paths = paths[MAX_SOURCES:]
 
 
-def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Request, list[int]] | None:
-    """Forks a process for each request.
+def serve_own(wire: socket.socket, library: str, modules: list[str]) -> tuple[Request, list[int]] | None:
+    """Is the template of a run that no template of the user has forked.
+
+    Args:
+        library: the folder on PYTHONPATH.
+        modules: of the profile, to be imported after torch.
 
     Returns:
-        In a forked process its request and descriptors; in the template None, when the agent has gone.
+        As `serve`.
     """
+    show_role("")
+    environment, moved_library = dict(os.environ), os.path.relpath(library)
+    imports = Imports(library)
+    tell_packages(wire)
+    if modules and not imports.unfit:
+        imports.add(preload(wire, modules, environment, moved_library, []))
+    imports.settle()
+    return serve(wire, imports, environment)
+
+
+def tell_packages(wire: socket.socket) -> None:
+    """Tells the folders of installed packages."""
+    tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
+
+
+def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) -> tuple[Request, list[int]] | None:
+    """Forks a process for each request.
+
+    Args:
+        environment: of each process, but for what its request changes.
+
+    Returns:
+        In a forked process its request and descriptors; in the template None, when the agent and all children have gone.
+    """
+    become_subreaper()
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    plain = titles.short_name()
-    show_role("")
-    environment, moved_library = dict(os.environ), os.path.relpath(library)
-    begin = time.monotonic()
-    reason, imported, changes = warm(), [("torch", time.monotonic() - begin)], {}
-    libraries = rank_end.loaded_libraries()
-    tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
-    if modules and not reason:
-        imports = preload(wire, modules, environment, moved_library)
-        imported, changes = imported + imports.seconds, imports.changes
-    shared, moving = rank_end.Shared(set(sys.modules), libraries, is_last=IS_FIRST), forked.modules_below(library)
-    if "rankdeck._imports" in sys.modules:
-        sys.modules["rankdeck._imports"].note_template()
-    reason = reason or settle()
-    named = titles.short_name()
-    plain, shown = plain if named.startswith("rankdeck") else named, show_role("")
+    shown = show_role("")
     version = getattr(sys.modules.get("torch"), "__version__", "")
-    say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
+    say(
+        wire,
+        {"unfit": imports.unfit}
+        if imports.unfit
+        else {"ready": version, "imports": imports.seconds, "earlier": imports.are_earlier},
+    )
     spares: Spares = {}
+    ranks: set[int] = set()
+    has_agent = True
     while True:
-        for ready in select.select([wire.fileno(), wake], [], [])[0]:
+        for ready in select.select([wake, wire.fileno()] if has_agent else [wake], [], [])[0]:
             if ready == wake:
                 os.read(wake, 4096)
-                bury(wire, spares)
+                if not bury(wire, spares, ranks) and not has_agent:
+                    return None
                 continue
             data, descriptors = receive(wire)
             if not data:
-                return None
+                has_agent = False
+                while spares:
+                    spares.popitem()[1].close()
+                os.write(wake_in, b"\0")
+                continue
             request: Request = json.loads(data)
             shown = show_role(shown)  # a launch may have taken the standby that this process was forked for
             own = fork_spares(request["spares"], spares) if "spares" in request else None
-            if own is not None or ("spares" not in request and start_rank(wire, data, descriptors, spares) == 0):
+            pid = -1 if "spares" in request else start_rank(wire, data, descriptors, spares)
+            if own is not None or pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 os.close(wake)
@@ -232,15 +307,16 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
                 request.update(
-                    old_library=library,
-                    moving=moving,
+                    old_library=imports.library,
+                    moving=imports.moving,
                     exec_env=environment,
-                    changes=changes,
-                    shared=shared,
+                    changes=imports.changes,
+                    shared=imports.shared,
                     last=LAST,
-                    show=functools.partial(titles.show_command, short=plain),
+                    show=functools.partial(titles.show_command, short=imports.plain),
                 )
                 return request, descriptors
+            ranks.update({pid} - {-1})
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -289,29 +365,49 @@ def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spar
     return pid
 
 
-def bury(wire: socket.socket, spares: Spares) -> None:
-    """Reaps ended processes. First kills their groups, and records their status in a file in case the agent is gone."""
+def bury(wire: socket.socket, spares: Spares, ranks: set[int]) -> bool:
+    """Reaps ended processes. Of a rank, first kills its group, and records its status in a file in case the agent is gone.
+
+    Args:
+        ranks: Processes that were forked for a request; other children are orphans of ranks, or spares.
+
+    Returns:
+        Whether there are children left.
+    """
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
-            return
+            return False
         if found is None:
-            return
+            return True
         pid = found.si_pid
+        if pid in ranks:
+            status = note_end(found)
+            os.waitpid(pid, 0)
+            ranks.discard(pid)
+            say(wire, {"ended": pid, "status": status})
+            continue
         if pid in spares:
             spares.pop(pid).close()
-            os.waitpid(pid, 0)
-            continue
-        status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        with contextlib.suppress(OSError):  # a full disk
-            note = f"{pid} {forked.start_time(pid)} {status} {time.time()}\n"
-            with open("exits", "a") as file:
-                file.write(note)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        say(wire, {"ended": pid, "status": status})
+
+
+def note_end(found: Any, folder: int | None = None) -> int:
+    """Records how a rank has ended that is not reaped yet, and kills its group. Returns its status.
+
+    Args:
+        found: of `os.waitid`.
+        folder: descriptor of the run's folder on this node; None: the working directory.
+    """
+    status: int = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    with contextlib.suppress(OSError):  # a full disk
+        note = f"{found.si_pid} {forked.start_time(found.si_pid)} {status} {time.time()}\n"
+        with open("exits", "a", opener=lambda path, flags: os.open(path, flags, 0o600, dir_fd=folder)) as file:
+            file.write(note)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(found.si_pid, signal.SIGKILL)
+    return status
 
 
 def say(wire: socket.socket, message: Request) -> None:
@@ -336,12 +432,17 @@ def main() -> None:
     """Serves as the template; in each forked process, runs a rank's program."""
     is_on_path = sys.path and not getattr(sys.flags, "safe_path", False)
     own_folder = sys.path.pop(0) if is_on_path else os.path.dirname(os.path.abspath(__file__))
-    wire, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
-    os.set_inheritable(wire.fileno(), False)
+    words, library = sys.argv[1:], os.path.join(own_folder, "python")
     del sys.argv[1:]
-    job = serve(wire, os.path.join(own_folder, "python"), modules)
+    if words[0] == "user":
+        shared: Any = load_beside("user_template", own_folder)
+        job = shared.serve(sys.modules[__name__], library, words)
+    else:
+        wire = socket.socket(fileno=int(words[0]))
+        os.set_inheritable(wire.fileno(), False)
+        job = serve_own(wire, library, words[1:])
     if job is None:
-        os._exit(0)  # its ranks continue, as children of the nearest subreaper
+        os._exit(0)
     request, descriptors = job
     forked.run(request, descriptors)
 

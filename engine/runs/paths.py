@@ -103,7 +103,6 @@ class RunPaths:
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
         self.note = folder / "note.json"
-        self.standing = folder / "standby.json"
         self.room = folder / "room"
         self.job = folder / "job.json"
         self.nodes = folder / "nodes"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import sys
 import time
@@ -23,19 +22,15 @@ import msgspec
 
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
-from engine.core.plan.standby import standby_key
 from engine.core.run.state import finished
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
-from engine.linux.files import replace_file
-from engine.linux.processes import start_time
 from engine.node.login import leave_session
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
-from engine.runs.standbys import StandbyNote, circumstances
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
@@ -45,8 +40,7 @@ from engine.supervisor.run import SupervisedRun, Watch, look_regularly
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
-from engine.supervisor.standby.lingering import Callers, stay
-from engine.supervisor.standby.waiting import Pipe, Waiting, become_supervisor_of, wait_for_run
+from engine.supervisor.standby.waiting import become_supervisor_of, wait_for_run
 from engine.supervisor.watches.files import FileWatch
 from engine.supervisor.watches.health import HealthWatch
 from engine.supervisor.watches.hold import HoldWatch
@@ -166,23 +160,17 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             path.unlink()
 
 
-async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
+async def stand_by(paths: RunPaths) -> None:
     """Waits for a run, then supervises it to its end.
 
     Args:
         paths: Paths of the temporary folder that replaces the run's meanwhile.
-        front: who may name the run.
-
-    Returns:
-        The run; None if no launch has named one.
     """
-    found = await wait_for_run(paths, front)
-    if found is None:
-        return None
-    run, bridge = found
-    become_supervisor_of(run)
-    await supervise(run, restart_by=None, bridge=bridge)
-    return run
+    found = await wait_for_run(paths)
+    if found is not None:
+        run, bridge = found
+        become_supervisor_of(run)
+        await supervise(run, restart_by=None, bridge=bridge)
 
 
 @contextlib.contextmanager
@@ -237,55 +225,25 @@ def _save_quietly(run: SupervisedRun, save: Callable[[], None]) -> bool:
 
 def main(folder: str, restart_by: str | None = None) -> int:
     """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status."""
-    _leave_starter()
     paths = RunPaths(Path(folder))
-    show_title("supervisor", paths.run)
-
-    def work() -> RunPaths:
-        take_lock(paths)  # until this process ends, or becomes a standby
-        asyncio.run(supervise(paths, restart_by=restart_by))
-        return paths
-
-    return _run(work)
+    return _run("supervisor", paths, lambda: supervise(paths, restart_by=restart_by))
 
 
-def main_standby(folder: str, seconds: str = "", listener: str = "", lock: str = "") -> int:
-    """Entry point: `standby FOLDER` for the app, `standby FOLDER SECONDS SOCKET LOCK` for the shell. Returns the exit status."""
+def main_standby(folder: str) -> int:
+    """Entry point: `standby FOLDER`. Returns the exit status."""
     paths = RunPaths(Path(folder))
-    if seconds:  # the supervisor of an ended run has become this process
-        os.set_inheritable(int(lock), False)
-        show_title("standby")
-        return _run(lambda: asyncio.run(stand_by(paths, Callers(paths, float(seconds), int(listener)))))
-    _leave_starter()
-    show_title("standby")
-
-    def work() -> RunPaths | None:
-        take_lock(paths)
-        plan = read_plan(paths)
-        standing = StandbyNote(
-            pid=os.getpid(), start=start_time(os.getpid()), python=plan.python, key=standby_key(plan, circumstances())
-        )
-        replace_file(paths.standing, msgspec.json.encode(standing))
-        return asyncio.run(stand_by(paths, Pipe()))
-
-    return _run(work)
+    return _run("standby", paths, lambda: stand_by(paths))
 
 
-def _leave_starter() -> None:
-    """Forks and ends the process that was started, so that its parent has no child to reap."""
-    if os.fork():
+def _run(role: str, paths: RunPaths, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Does the work of a supervisor, with the lock of its folder. Returns the exit status."""
+    if os.fork():  # so that the parent of the process that was started has no child to reap
         os._exit(0)
-
-
-def _run(work: Callable[[], RunPaths | None]) -> int:
-    """Supervises a run and becomes a standby, where the plan says so. Returns the exit status."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    show_title(role, paths.run if role == "supervisor" else "")
     leave_session()  # before it starts any process
     try:
-        run = work()
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)  # a launch compares the limits
-        if run is not None:
-            stay(read_plan(run))
+        take_lock(paths)  # until this process ends
+        asyncio.run(work())
     except GivenUpError as error:
         note("".join(traceback.format_exception(error)))
         note(f"{error.message}; {error.hint}")

@@ -15,7 +15,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
-from engine.core.run.state import Ended, RunState, finished, rank_word, waits_for_job
+from engine.core.run.state import Ended, Opening, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
@@ -29,6 +29,7 @@ from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.nodes.reports import Reports
+from engine.supervisor.nodes.user_template import find_user_template
 from engine.supervisor.origins import Origins
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
@@ -83,6 +84,9 @@ class Runner:
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
         self.agents = Agents(run, bridge)
+        # Not where the last supervisor was killed: the template of the run has imported everything.
+        is_new = isinstance(run.state.phase, Opening | Ended)
+        self.agents.user_template = find_user_template(plan, starts=is_new)
         self.origins = Origins(run)
         self.questions = Questions(run, self.agents)
         self._relay = Relay(run, self.agents, self.ingest)

@@ -47,5 +47,5 @@ def test_a_command_is_shown_word_by_word() -> None:
 
 
 def test_every_role_fits_into_a_short_name_that_tells_it() -> None:
-    roles = "agent bridge guard standby store supervisor template warden".split()
+    roles = "agent bridge guard standby store supervisor template user-template warden".split()
     assert len({f"rankdeck-{role}"[:COMMAND_LENGTH] for role in roles}) == len(roles)

@@ -369,7 +369,7 @@ def recipes_train_on_the_gpu(kit: Kit) -> object:
 
 
 def nothing_is_left(kit: Kit) -> object:
-    kit.command("clean", "--standby", "--yes")
+    kit.command("clean", "--template", "--yes")
     listed = json.loads(kit.command("ps", "--json").stdout or "[]")
     need(not [run for run in listed if run["state"] in ("running", "starting", "failing")], listed)
     if kit.dry:

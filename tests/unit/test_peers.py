@@ -1,40 +1,21 @@
-"""A process of another user at the other end of a socket: of mpirun's processes, and of a standby."""
+"""A process of another user at the other end of a socket: of mpirun's processes, and of a template."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.client import standby
+from engine.linux.processes import reap
 from engine.node import mpi_proxy
-from engine.runs.paths import RunPaths
-from engine.runs.standbys import StandbyNote
-from engine.supervisor.standby import lingering
-from engine.supervisor.standby.lingering import Callers
-from tests.support import PATIENCE, listener_of_another_user
+from engine.node.agent.ranks.templates import Template
+from tests.support import listener_of_another_user
 
 pytestmark = pytest.mark.usefixtures("needs_root")
-
-CALLER = """
-import os, socket, sys
-os.setuid(65534)
-wire = socket.socket(socket.AF_UNIX)
-wire.connect(sys.argv[1])
-try:
-    wire.sendall(b'"/tmp/run"\\n')
-    wire.shutdown(socket.SHUT_WR)
-    print(wire.recv(10))
-except ConnectionError:  # it has hung up with the words unread
-    print(b"")
-"""
 
 
 @pytest.fixture
@@ -58,32 +39,11 @@ def test_a_process_of_mpirun_does_not_talk_to_an_agent_of_another_user(folder: P
         mpi_proxy.connect(str(folder))
 
 
-def test_a_launch_does_not_talk_to_a_standby_of_another_user(foreign: Path) -> None:
-    assert standby._connect(str(foreign)) is None
-
-
-def test_a_supervisor_does_not_count_on_a_standby_of_another_user(foreign: Path) -> None:
-    assert not lingering._refresh(StandbyNote(pid=1, start=1, python="python", key="key", socket=str(foreign)))
-
-
-def test_a_standby_takes_no_run_from_another_user(folder: Path) -> None:
-    path = folder / "standby"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    path.chmod(0o777)
-    listener.listen()
-
-    async def main() -> tuple[bytes, bool]:
-        callers = Callers(RunPaths(folder / "run"), PATIENCE, os.dup(listener.fileno()))
-        waiting = asyncio.ensure_future(callers.next_run())
-        command = [sys.executable, "-I", "-S", "-c", CALLER, str(path)]
-        said = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, timeout=PATIENCE)
-        has_taken = waiting.done()
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        callers.hang_up(taken=False)
-        callers._listener.close()
-        return said.stdout, has_taken
-
-    with listener:
-        assert asyncio.run(main()) == (b"b''\n", False)
+def test_an_agent_asks_no_template_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with listener_of_another_user(folder / "template", socket.SOCK_SEQPACKET):
+        message = {"user_template": str(folder / "template"), "library": "library", "linger": 1.0}
+        template = Template(["true"], {}, message, [], "log")
+    assert template.pid, "it is a process of its own"
+    template.wire.close()
+    reap(template.pid)

@@ -1,4 +1,4 @@
-"""Which launches a standby serves, how long it stays, and when it gives its memory back."""
+"""Which launches standbys and templates serve, how long a template stays, and when it gives its memory back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.commands.clean import end_standbys
+from engine.commands.clean import end_templates
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_memory_short, linger_seconds, standby_key
-from engine.node.limits import memory_left
+from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, linger_seconds, standby_key, template_key
+from engine.node.limits import has_room_for_template, is_memory_short, memory_left
+from engine.node.user_template import likeness
 from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
-from engine.runs.standbys import StandbyNote, circumstances, new_standby
+from engine.runs.standbys import circumstances
+from engine.runs.templates import template_folder, templates
 from tests.support import parse_profile
 
 GIB = 1 << 30
@@ -114,7 +116,7 @@ def test_a_standby_helps_only_where_ranks_are_forked_on_this_machine() -> None:
         (0.0, None, False, 0),
     ],
 )
-def test_the_profile_says_how_long_it_stays_then_the_environment_and_none_stays_in_a_job(
+def test_the_profile_says_how_long_a_template_stays_then_the_environment_and_none_stays_in_a_job(
     wanted: Any, variable: str | None, in_job: bool, seconds: float
 ) -> None:
     assert linger_seconds(wanted, variable, in_job=in_job) == seconds
@@ -133,8 +135,10 @@ def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
     ("available", "total", "short"),
     [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)],
 )
-def test_memory_is_short_below_a_tenth_or_eight_gib(available: int, total: int, short: bool) -> None:
-    assert is_memory_short(available * GIB, total * GIB) is short
+def test_memory_is_short_below_a_tenth_or_eight_gib(tmp_path: Path, available: int, total: int, short: bool) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {total << 20} kB\nMemAvailable: {available << 20} kB\n")
+    assert is_memory_short(str(tmp_path)) is short
 
 
 @pytest.mark.parametrize(
@@ -172,32 +176,81 @@ def test_a_system_that_does_not_say_how_much_memory_it_has_is_left_alone(tmp_pat
     assert memory_left(str(tmp_path)) is None
 
 
-def test_clean_removes_what_a_killed_standby_left(
+def test_clean_removes_what_a_killed_template_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
-    paths = new_standby(plan_of())
-    paths.lock.touch()
-    socket, other = tmp_path / "earlier" / paths.socket.name, tmp_path / "earlier" / "other.sock"
-    socket.parent.mkdir()
-    socket.touch()
-    other.touch()
-    paths.standing.write_bytes(
-        msgspec.json.encode(StandbyNote(pid=1, start=1, python="python", key="", socket=str(socket)))
-    )
-    end_standbys(as_json=False)
-    assert capsys.readouterr().out == "there is no standby\n"
-    assert not paths.folder.exists()
-    assert not socket.exists()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = template_folder("key")
+    folder.mkdir()
+    (folder / "lock").touch()
+    (folder / "note.json").write_text('{"pid": 1, "start": 1, "python": "python"}')
+    assert list(templates()) == []
+    end_templates(as_json=False)
+    assert capsys.readouterr().out == "there is no template\n"
+    assert not folder.exists()
 
-    paths = new_standby(plan_of())
-    paths.lock.touch()
-    paths.standing.write_bytes(
-        msgspec.json.encode(StandbyNote(pid=1, start=1, python="python", key="", socket=str(other)))
-    )
-    end_standbys(as_json=False)
-    assert not paths.folder.exists()
-    assert other.exists()
+
+def like(environ: dict[str, str] | None = None, *cores: int) -> str:
+    return likeness({"PYTHONPATH": "/library", **(environ or {})}, list(cores), ["KNOWN"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_same"),
+    [
+        ({"LR": "1", "RANKDECK_RUN": "a", "CUDA_VISIBLE_DEVICES": "1", "PWD": "/work"}, True),
+        ({"PYTHONPATH": "/library:/own/code"}, True),
+        ({"PYTHONPATH": "/library:/apps/lib/site-packages"}, False),
+        ({"LD_LIBRARY_PATH": "/opt/lib"}, False),
+        ({"OMP_NUM_THREADS": "4"}, False),
+        ({"PYTHONHASHSEED": "1"}, False),
+        ({"TORCH_LOGS": "dynamo"}, False),
+        ({"LC_ALL": "C"}, False),
+        ({"RANKDECK_BACKEND": "mpi"}, False),
+        ({"KNOWN": "x"}, False),
+    ],
+)
+def test_a_fork_may_have_other_variables_but_those_that_are_read_at_the_start(
+    environ: dict[str, str], is_same: bool
+) -> None:
+    assert (like(environ) == like()) is is_same
+
+
+def test_cores_matter_only_where_libraries_count_them() -> None:
+    assert like({}, 0) != like()
+    assert like({"OMP_NUM_THREADS": "1"}, 0) == like({"OMP_NUM_THREADS": "1"})
+    assert "secret" not in like({"LD_LIBRARY_PATH": "secret"})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"cgroups": "0::/system.slice/job_7\n"}, {"namespaces": ("mnt:[2]",)}, {"niceness": 5}, {"code": "1.0 6"}],
+)
+def test_another_control_group_or_namespace_makes_another_template(changed: dict[str, Any]) -> None:
+    own = msgspec.structs.replace(SHELL, environ={})
+    assert template_key(plan_of(), msgspec.structs.replace(own, **changed), "") != template_key(plan_of(), own, "")
+
+
+def test_a_setup_or_other_modules_make_another_template() -> None:
+    keys = {
+        template_key(plan_of(launch), SHELL, "") for launch in ("", 'setup = "module load a"', 'preload = ["numpy"]')
+    }
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(("limit", "has_room"), [("max", True), (str(8 * GIB), True), (str(8 * GIB - 1), False)])
+def test_no_template_waits_where_a_control_group_allows_less_than_8_gib(
+    tmp_path: Path, limit: str, has_room: bool
+) -> None:
+    group = tmp_path / "sys/fs/cgroup/jobs"
+    for path, text in {
+        tmp_path / "proc/self/cgroup": "0::/jobs\n",
+        tmp_path / "proc/meminfo": f"MemTotal: {64 << 20} kB\nMemAvailable: {32 << 20} kB\n",
+        group / "memory.max": limit,
+        group / "memory.current": "0",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert has_room_for_template(str(tmp_path)) is has_room
 
 
 def test_the_next_plan_preloads_what_the_last_run_used_and_no_file_of_others(

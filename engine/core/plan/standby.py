@@ -1,4 +1,4 @@
-"""Standbys: which launches one can serve, how long it stays after a run from the shell, and when it gives way."""
+"""Standbys and templates of the user: which launches one can serve, and how long a template stays after a run."""
 
 import hashlib
 import re
@@ -9,21 +9,15 @@ import msgspec
 
 from engine.core.plan.plan import LaunchPlan
 
-LINGER = 600.0  # seconds that a standby stays where neither profile nor environment says how long
+LINGER = 600.0  # seconds that a template stays where neither profile nor environment says how long
 MAX_LINGER = 86_400  # most seconds that it may stay
-
-MOST_LINGERING = 2
-"""Standbys of launches from the shell at the same time: a user goes back and forth between two environments."""
-
-MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30
-"""Memory is short if less than this share of it is left, and less than this number of bytes."""
 
 TERMINAL_NAMES = frozenset(
     {"_", "SHLVL", "OLDPWD", "TMUX", "TMUX_PANE", "STY", "WINDOW", "WINDOWID", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION",
      "XDG_SESSION_ID", "TERM_SESSION_ID", "ITERM_SESSION_ID", "GNOME_TERMINAL_SCREEN", "KONSOLE_DBUS_SESSION", "VTE_VERSION"}
 )  # fmt: skip
 """Variables that differ between shells and terminals of one user, and mean nothing to a training. Ranks of a launch that a standby
-serves have those of an earlier shell."""
+serves have those of the app."""
 
 _LOGIN = re.compile(
     r"/user\.slice/user-\d+\.slice/(?:session-[^/\n]*\.scope"
@@ -48,12 +42,27 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
-    """Equal for two launches if ranks of one can be forked from the template of the other. A hash, because variables may be secret."""
+    """Equal for two launches if the standby of one can serve the other. A hash, because variables may be secret."""
     merged = {**plan.env_defaults, **own.environ, **plan.env}
     variables = sorted((name, value) for name, value in merged.items() if name not in TERMINAL_NAMES)
+    return _key(plan, own, _escaped(variables))
+
+
+def template_key(plan: LaunchPlan, own: Circumstances, likeness: str) -> str:
+    """Equal for two launches if the template of the user can serve both.
+
+    Args:
+        own: without what a fork may set: variables, limits, umask and cores.
+        likeness: of `engine.node.user_template.likeness`.
+    """
+    return _key(plan, own, likeness)
+
+
+def _key(plan: LaunchPlan, own: Circumstances, variables: object) -> str:
     rest = msgspec.structs.replace(own, environ={}, cgroups=_LOGIN.sub("/login", own.cgroups))
-    data = msgspec.json.encode([plan.python, plan.reach.setup, plan.preload, _escaped(variables), rest])
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(
+        msgspec.json.encode([plan.python, plan.reach.setup, plan.preload, variables, rest])
+    ).hexdigest()
 
 
 def _escaped(variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -67,7 +76,7 @@ def can_stand_by(plan: LaunchPlan) -> bool:
 
 
 def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, *, in_job: bool) -> float:
-    """How long a standby stays after a run from the shell; 0: none stays. `variable`: `RANKDECK_LINGER`, if it is set. `in_job`: part of
+    """How long a template stays after a run; 0: the run uses none that stays. `variable`: `RANKDECK_LINGER`, if it is set. `in_job`: part of
     a scheduler's job, which ends when its script does. Raises ValueError: the variable is neither a number of seconds nor `off`."""
     if wanted is None and variable:
         wanted = "off" if variable == "off" else float(variable)
@@ -76,8 +85,3 @@ def linger_seconds(wanted: float | Literal["off"] | None, variable: str | None, 
     if wanted is None:
         return 0.0 if in_job else LINGER
     return 0.0 if wanted == "off" else wanted
-
-
-def is_memory_short(available: int, total: int) -> bool:
-    """Whether a standby should give its memory back; in bytes."""
-    return available < min(total * MEMORY_SHARE, MEMORY_ENOUGH)

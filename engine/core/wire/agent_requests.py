@@ -68,7 +68,8 @@ class InstallLibrary(Request, frozen=True, kw_only=True, tag="library"):
 class ProcessRequest(Request, frozen=True, kw_only=True):
     """Start processes. `env` overrides the node's environment, which overrides `env_defaults`; `library` goes on PYTHONPATH.
     `library_path`: a folder for LD_LIBRARY_PATH, and links to make in one. `warm`: fork them from a template. `preload`: modules that the
-    template imports besides torch."""
+    template imports besides torch. `user_template`: the socket of a template of the user, which may fork that of the run; `linger`: seconds
+    that the former stays after it."""
 
     env: dict[str, str]
     env_defaults: dict[str, str]
@@ -76,6 +77,8 @@ class ProcessRequest(Request, frozen=True, kw_only=True):
     library_path: tuple[str, dict[str, str]] = ("", {})
     warm: bool = False
     preload: tuple[str, ...] = ()
+    user_template: str = ""
+    linger: float = 0.0
 
 
 class OpenStore(ProcessRequest, frozen=True, kw_only=True, tag="open_store"):

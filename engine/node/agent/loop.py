@@ -161,7 +161,10 @@ class Agent:
     def _keep_reachable(self) -> None:
         """Ends processes that a signal has stopped, and listens again if the socket is gone."""
         state = self.state
-        watched = set(state.helpers)  # what follows the end of a stopped one is the same as when it is killed
+        state.templates = {pid: start for pid, start in state.templates.items() if lives(pid, start)}
+        watched = state.kept()  # what follows the end of a stopped one is the same as when it is killed
+        if lives(*state.user_template):
+            watched.add(state.user_template[0])
         if state.store is not None and lives(state.store["pid"], state.store["start"]):
             watched.add(state.store["pid"])
         if os.getppid() == state.warden:
@@ -185,8 +188,8 @@ class Agent:
 
     def _leave(self) -> None:
         """Ends everything, then this agent after its last messages or LAST_SEND_TIME."""
-        self.templates.end()
         self._clear(self.state.attempt)  # not for the next agent, whose ranks may rejoin this attempt
+        self.templates.end_all()
         self.leaving = time.monotonic() + LAST_SEND_TIME
         self.link.stop_listening()
 
@@ -291,7 +294,7 @@ class Agent:
         self.templates.end_if_forking()
         self.mpirun.end()
         self.gpu_watch.end()
-        left = sweep(state.root(), {os.getpid(), *state.helpers}, state.marks, SWEEP_TIME)
+        left = sweep(state.root(), {os.getpid(), *state.kept()}, state.marks, SWEEP_TIME)
         state.store = state.mpirun = None
         state.dirty = True
         for rank in state.running():

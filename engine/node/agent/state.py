@@ -9,7 +9,17 @@ import signal
 import time
 
 from engine.linux.files import replace_file
-from engine.linux.processes import all_children, below, boot_id, kill_group, kill_quietly, lives, process_status
+from engine.linux.processes import (
+    all_children,
+    below,
+    boot_id,
+    kill_group,
+    kill_quietly,
+    lives,
+    marked,
+    process_status,
+    signal_process,
+)
 from engine.node.agent.files import open_watched
 from engine.node.agent.wire import PROTOCOL, Message
 
@@ -81,7 +91,11 @@ class NodeState:
         """The attempt whose mpirun or daemon has ended here."""
         self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
         self.helpers: set[int] = set()
-        """Pids of template and GPU watch: children that are not ranks, and may stay."""
+        """Pids of children that are not ranks, and may stay: the GPU watch."""
+        self.templates: dict[int, int] = {}
+        """Templates of this run and their start times: parents of ranks, which reap them and write down how they end."""
+        self.user_template = (0, 0)
+        """Pid and start time of the process that has forked the newest of them, and does the same for ranks of one that was killed."""
         self.bridge = (0, 0)
         """Pid and start time of the bridge that has connected last."""
         self.relays = False
@@ -93,6 +107,10 @@ class NodeState:
     def root(self) -> int:
         """Returns the root of this run's processes: the warden, unless it was killed and its number may belong to another process."""
         return self.warden if os.getppid() == self.warden else os.getpid()
+
+    def kept(self) -> set[int]:
+        """Returns the pids of our processes that outlive an attempt, besides the agent and its parents."""
+        return {*self.helpers, *self.templates}
 
     def running(self) -> list[Rank]:
         """Returns ranks that have not ended."""
@@ -113,7 +131,7 @@ class NodeState:
         data = {
             "boot": boot_id(), "attempt": self.attempt, "cleared": self.cleared, "ranks": ranks, "terms": self.terms,
             "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
-            "bridge": self.bridge,
+            "bridge": self.bridge, "templates": list(self.templates.items()), "user_template": self.user_template,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # full disk: the next round tries again
             replace_file("agent.json", json.dumps(data).encode())
@@ -144,6 +162,8 @@ class NodeState:
         if is_same_boot:
             pid, start = data.get("bridge", (0, 0))
             self.bridge = (pid, start)
+            self.templates = {pid: start for pid, start in data["templates"] if lives(pid, start)}
+            self.user_template = tuple(data["user_template"])
         self.daemon_done = data.get("daemon_done", -1)
         if mpirun and is_same_boot:
             self.mpirun = mpirun
@@ -152,7 +172,13 @@ class NodeState:
         self.dirty = True
 
     def end_unknown(self) -> None:
-        """Ends ranks that were started but not recorded, because their agent or template died. They are started again."""
+        """Ends ranks that were started but not recorded, because their agent or template died. They are started again.
+
+        First ends the templates, which may still fork one. The other ranks have another parent then, which notes how they end too.
+        """
+        for pid, start in self.templates.items():
+            signal_process(pid, start, signal.SIGKILL)
+        self.templates = {}
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0} | self.helpers
 
         def is_unknown(pid: int) -> bool:
@@ -168,7 +194,10 @@ class NodeState:
                 owners.append(self.mpirun["pid"])
             for pid in owners:  # what they have started may lead sessions of its own
                 keep.update([pid, *below(pid, children, set())])
-            unknown = [pid for pid in below(self.root(), children, keep) if is_unknown(pid)]
+            tops = [self.root(), *marked(self.marks)]  # the template of the user may have become their parent
+            unknown = {
+                pid for top in tops for pid in [top, *below(top, children, keep)] if pid not in keep and is_unknown(pid)
+            }
             if not unknown:
                 break
             for pid in unknown:

@@ -21,8 +21,8 @@ Paths = List[str]
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank."""
 
-STANDBY = ".standby-"
-"""Prefix of the marks of an app's warm processes, which end with the app."""
+WAITING = "."
+"""First character of the marks of processes that wait for a launch."""
 
 
 def machine(question: Message) -> Message:
@@ -88,7 +88,7 @@ def leftovers() -> list[Message]:
             variables = dict(word.split(b"=", 1) for word in environ.read().split(b"\0") if b"=" in word)
             mark = os.fsdecode(variables.get(MARK.encode(), b""))
             # Processes that a rank has started, maybe this probe, belong to that rank's run.
-            if not mark or mark.startswith(STANDBY) or mark == os.environ.get(MARK):
+            if not mark or mark[0] == WAITING or mark == os.environ.get(MARK):
                 continue
             owned = f"agent-{mark}.sock" in sockets
             one = found.setdefault(mark, {"mark": mark, "run": "", "pids": [], "owned": owned})

@@ -72,6 +72,8 @@ class Agents:
         self._transports: dict[str, Transport] = {node.name: node.transport for node in run.plan.nodes}
         self._on_news: Callable[[str, reports.AnyReport], None] = lambda *_: None
         self._gate = asyncio.Semaphore(FAN_OUT)
+        self.user_template = ""
+        """The socket of the template of the user; empty: the run has none."""
         self.links: dict[str, Link] = {}
         self.remotes: dict[str, Remote] = {}
         """Nodes on other machines whose agents have sent their paths."""

@@ -11,12 +11,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.installed import APP
-from engine.node import bundle, forked, gpus, mpi_proxy, preload, rank_end, template, titles
+from engine.node import (
+    bundle,
+    forked,
+    gpus,
+    limits,
+    mpi_proxy,
+    preload,
+    rank_end,
+    sources,
+    template,
+    titles,
+    user_template,
+)
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_MODULES = (titles, template, forked, rank_end, preload, mpi_proxy, gpus)
+_MODULES = (titles, template, user_template, forked, rank_end, preload, sources, limits, mpi_proxy, gpus)
 _PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in _MODULES)
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"

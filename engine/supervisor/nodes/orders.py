@@ -155,6 +155,8 @@ class Orders:
             "library": self._agents.library(node),
             "library_path": (backend.library_path, backend.library_links),
             "warm": plan.launch.warm,
+            "user_template": self._agents.user_template,
+            "linger": plan.linger,
         }
 
     def _spawn_by_route(self, action: act.SpawnRanks) -> None:

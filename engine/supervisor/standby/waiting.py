@@ -1,8 +1,7 @@
 """A supervisor on standby: it has imported everything, and the template of the node has imported torch.
 
 The app starts one while the user views a profile, and names the run at its launch. It ends, and leaves nothing behind, when the app does
-or has been silent for a minute. One that stays after a run from the shell (`lingering`) ends if no launch uses it. Both end if memory is
-short, if they can't be of use, and at SIGTERM.
+or has been silent for a minute, if memory is short, if it can't be of use, and at SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Protocol
 
 from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
@@ -23,6 +21,7 @@ from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
 from engine.node.agent.wire import PROTOCOL
+from engine.node.limits import is_memory_short
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
@@ -32,7 +31,7 @@ from engine.supervisor.nodes.agents import make_link
 from engine.supervisor.nodes.bridge import Bridge
 from engine.supervisor.nodes.library import pack
 from engine.supervisor.nodes.link import Link
-from engine.supervisor.standby.lingering import is_memory_low
+from engine.supervisor.nodes.user_template import find_user_template
 
 STANDBY_TIME = 60.0
 """Seconds without a message from the front end after which the standby ends."""
@@ -48,43 +47,11 @@ MEMORY_PERIOD = 5.0
 """Seconds between two looks at the memory that is left."""
 
 
-class Waiting(Protocol):
-    """Front ends that may name a run."""
-
-    async def next_run(self) -> Path | None:
-        """The folder of a run to supervise; None: no request will come."""
-
-    def hang_up(self, *, taken: bool) -> None:
-        """Ends the conversation, but for the answer to whoever named the run that was `taken`."""
-
-
-class Pipe:
-    """The app, at the other end of standard input."""
-
-    async def next_run(self) -> Path | None:
-        words = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        self._pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
-        while True:
-            try:
-                line = await asyncio.wait_for(words.readline(), STANDBY_TIME)
-            except TimeoutError:
-                return None
-            if not line.endswith(b"\n"):
-                return None
-            if folder := json.loads(line):
-                return Path(folder)
-
-    def hang_up(self, *, taken: bool) -> None:
-        self._pipe.close()
-
-
-async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, Bridge | None] | None:
+async def wait_for_run(paths: RunPaths) -> tuple[RunPaths, Bridge | None] | None:
     """Warms the first node's template up, and waits.
 
     Args:
         paths: Paths of the temporary folder that replaces the run's, with a plan in it.
-        front: who may name the run.
 
     Returns:
         The run to supervise, whose folder now contains the agent's files and whose lock this process holds until it ends, and the connection
@@ -94,11 +61,12 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, Bridg
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, over.set)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `lingering` has blocked it
+    words = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     async with asyncio.TaskGroup() as tasks:
         link = _warming_link(paths, plan, tasks, over)
         link.open(LEASE)
-        naming, ending = tasks.create_task(front.next_run()), tasks.create_task(_wait_over(over))
+        naming, ending = tasks.create_task(_next_run(words)), tasks.create_task(_wait_over(over))
         await asyncio.wait((naming, ending), return_when=asyncio.FIRST_COMPLETED)
         folder = naming.result() if naming.done() else None
         naming.cancel()
@@ -111,13 +79,26 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, Bridg
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(link.wait_closed(), LEASE)
         bridge = await link.release()
-    front.hang_up(taken=run is not None)
+    pipe.close()
     if run is not None:
         paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the launch may precede the agent
         paths.nodes.rename(run.nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
     loop.remove_signal_handler(signal.SIGTERM)  # not before: the end of this process would leave a part of the folder
     return None if run is None else (run, bridge)
+
+
+async def _next_run(words: asyncio.StreamReader) -> Path | None:
+    """The folder of the run that the app names; None: it names none."""
+    while True:
+        try:
+            line = await asyncio.wait_for(words.readline(), STANDBY_TIME)
+        except TimeoutError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        if folder := json.loads(line):
+            return Path(folder)
 
 
 def _can_take(run: RunPaths) -> bool:
@@ -132,7 +113,7 @@ def _can_take(run: RunPaths) -> bool:
 
 async def _wait_over(over: asyncio.Event) -> None:
     """Waits until this standby is to end without a run."""
-    while not over.is_set() and not is_memory_low():
+    while not over.is_set() and not is_memory_short():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), MEMORY_PERIOD)
 
@@ -142,6 +123,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
     node = plan.nodes[0]
     folder = str(paths.node(node.name))
     library = pack(LIBRARY)
+    user_template = find_user_template(plan, starts=True)
 
     def take(news: reports.AnyReport) -> None:
         if isinstance(news, reports.TemplateRefused):
@@ -157,6 +139,8 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
                     env_defaults=plan.env_defaults,
                     library=path,
                     preload=plan.preload,
+                    user_template=user_template,
+                    linger=min(plan.linger, STANDBY_TIME),
                     spares=min(len(plan.nodes[0].ranks) + 1, MAX_SPARES),
                 )
             )

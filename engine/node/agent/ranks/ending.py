@@ -150,7 +150,13 @@ class Ending:
         found = process_status(rank.pid)
         if found is not None and found[0] == rank.start:
             rank.parent = found[2]
-        if rank.parent not in {0, self._state.warden, os.getpid(), *self._state.helpers}:
+        if rank.parent not in {
+            0,
+            self._state.warden,
+            os.getpid(),
+            *self._state.templates,
+            self._state.user_template[0],
+        }:
             return UNOWNED_TIME  # its parent writes none
         is_unreaped = found is not None and (found[0], found[1]) == (rank.start, "Z")
         return UNREAPED_TIME if is_unreaped else EXIT_NOTE_TIME

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable
 
-from engine.linux.processes import MARK, kill_quietly, start_process
+from engine.linux.processes import MARK, signal_process, start_process, start_time
+from engine.linux.sockets import peer_of
 from engine.node.agent.files import open_log
 from engine.node.agent.ranks.jobs import Job, environment_of
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Any, Message
-
-PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")
-"""Endings of names in a folder of packages: they change when a package is installed or removed."""
+from engine.node.sources import Sources
 
 MAX_MESSAGE = 1 << 20
 """Bytes of a message."""
@@ -29,21 +28,26 @@ MOST_DEATHS, DEATHS_TIME = 3, 60.0
 """Deaths of templates within so many seconds after which ranks are started cold."""
 
 
+LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
 class Template:
     """One process of `template.py`. It does one job at a time.
 
     Args:
         argv: its command; the number of its socket and the names of modules are added.
         environment: its own and, but for what a request changes, that of each process that it forks.
-        preload: modules that it imports besides torch.
-        left_out: of these, modules that earlier templates could not keep, and why.
+        message: the request that needs it: with the modules that it imports besides torch, and with the socket of a template of the user
+            that may fork it.
+        left_out: of the modules, those that earlier templates could not keep, and why.
         log: a file that takes what its imports print.
     """
 
     def __init__(
-        self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]], log: str
+        self, argv: list[str], environment: dict[str, str], message: Message, left_out: list[list[str]], log: str
     ) -> None:
-        self.argv, self.environment, self.preload, self.left_out = argv, environment, preload, left_out
+        self.argv, self.environment, self.message, self.left_out = argv, environment, message, left_out
+        self.preload: list[str] = message.get("preload", [])
         self.jobs: list[Job] = []
         self.current: Job | None = None
         self.ready = False
@@ -51,38 +55,79 @@ class Template:
         """The module that it imports now."""
         self.imports: list[Any] = []
         """Names and seconds of the modules that it has imported."""
-        self.sources: dict[str, Any] = {}
-        """Files and folders that its imports depend on, and their state at that time."""
-        self.began = time.time_ns()
+        self.sources = Sources(time.time_ns())
         self.has_jobs = self.is_used_warm = False
         """Whether it has had a job, and whether it was ready before."""
-        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        refused = {name for name, _ in left_out}
-        modules = [name for name in preload if name not in refused]
-        with theirs, open_log(log) as file:
-            self.pid = start_process(
-                [*argv, str(theirs.fileno()), *modules],
-                env=environment,
-                stdout=file,
-                stderr=file,
-                pass_fds=[theirs.fileno()],
-            )
+        self.pid = self.start = 0
+        """0: the template of the user has not forked it yet."""
+        self.owner = (0, 0)
+        """Pid and start time of the template of the user, if it is asked."""
+        with open_log(log) as file:
+            shared = None if left_out else self._ask(message.get("user_template", ""), file.fileno())
+            self.wire = shared or self._execute(file)
         self.wire.setblocking(False)
 
-    def serves(self, python: str, environment: dict[str, str], preload: list[str]) -> bool:
-        """Whether a fork of it is what this Python would be in this environment, but for the path of our own library."""
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the template of the user has not forked it yet."""
+        return not self.pid
+
+    def _ask(self, path: str, log: int) -> socket.socket | None:
+        """Asks the template of the user to fork this one. Returns the connection; None: there is none, or it is another user's."""
+        if not path:
+            return None
+        umask = os.umask(0o077)
+        os.umask(umask)
+        request = {
+            "env": self.environment,
+            "library": self.message["library"],
+            "linger": self.message["linger"],
+            "at": time.time(),
+            "limits": [[number, *resource.getrlimit(number)] for number in LIMITS],
+            "umask": umask,
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+        wire = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            wire.setblocking(False)
+            wire.connect(path)
+            pid, user = peer_of(wire)
+            if user != os.geteuid():
+                raise PermissionError(path)
+            self.owner = pid, start_time(pid)
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", log, folder))
+                wire.sendmsg([json.dumps(request).encode()], [rights])
+            finally:
+                os.close(folder)
+        except OSError:  # it has just ended, or the environment is too long for a message
+            wire.close()
+            return None
+        return wire
+
+    def _execute(self, log: Any) -> socket.socket:
+        wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        refused = {name for name, _ in self.left_out}
+        modules = [name for name in self.preload if name not in refused]
+        with theirs:
+            self.pid = start_process(
+                [*self.argv, str(theirs.fileno()), *modules],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+            )
+        self.start = start_time(self.pid)
+        return wire
+
+    def serves(self, message: Message, environment: dict[str, str]) -> bool:
+        """Whether a fork of it is what the process of a message would be in this environment, but for the path of our own library."""
         ours, theirs = dict(self.environment), dict(environment)
         for name in ("PYTHONPATH", MARK):
             ours.pop(name, None)
             theirs.pop(name, None)
-        return self.argv[0] == python and ours == theirs and self.preload == preload
-
-    def note_sources(self, paths: list[str]) -> None:
-        """Notes the state of files. One that was changed while this template imported is taken for changed: it may have the old content."""
-        for path in paths:
-            seen = source_state(path)
-            is_older = not seen or seen[-1][0] < self.began
-            self.sources[path] = seen if is_older else None
+        return self.argv[0] == message["argv"][0] and ours == theirs and self.preload == message.get("preload", [])
 
     def add(self, job: Job, environment: dict[str, str]) -> None:
         """Queues a job, whose process gets this environment."""
@@ -105,18 +150,6 @@ class Template:
                 self.current = job
             except OSError:  # too long for one message, or the template has just died
                 job.refused()
-
-
-def source_state(path: str) -> list[tuple[int, str]]:
-    """Values that change with a file, or with the packages in a folder: times in nanoseconds, the newest last. Empty if it can't be read."""
-    try:
-        status = os.stat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            return [(status.st_mtime_ns, f"{status.st_size} {status.st_ino}")]
-        with os.scandir(path) as entries:
-            return sorted((one.stat().st_mtime_ns, one.name) for one in entries if one.name.endswith(PACKAGE))
-    except OSError:
-        return []
 
 
 class Templates:
@@ -178,29 +211,34 @@ class Templates:
 
     def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
         """The template for a message's process; it is started if need be. None where there can be none."""
-        python, preload = message["argv"][0], message.get("preload", [])
         current = self._template
-        if current is not None and current.serves(python, environment, preload):
+        if current is not None and current.serves(message, environment):
             # An attempt that has begun has the old files, and what joins it gets them too.
             has_begun = self.is_busy or self._state.store is not None or self._state.running()
-            if has_begun or all(source_state(path) == seen for path, seen in current.sources.items()):
+            if has_begun or not current.sources.have_changed():
                 return current
-        if self.is_busy or any(template.serves(python, environment, preload) for template in self._unfit):
+        if self.is_busy or any(template.serves(message, environment) for template in self._unfit):
             return None  # what it has still to do would be lost with it
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
-        return self._start_template([python, "-u", source], environment, preload, [])
+        return self._start_template([message["argv"][0], "-u", source], environment, message, [])
 
     def _start_template(
-        self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]]
+        self, argv: list[str], environment: dict[str, str], message: Message, left_out: list[list[str]]
     ) -> Template | None:
         try:
-            self._template = Template(argv, environment, preload, left_out, "template.log")
+            self._template = Template(argv, environment, message, left_out, "template.log")
         except OSError:
             return None
-        self._state.helpers.add(self._template.pid)
+        self._note_process(self._template)
+        self._state.user_template = self._template.owner
         self._selector.register(self._template.wire, selectors.EVENT_READ, self._receive)
         return self._template
+
+    def _note_process(self, template: Template) -> None:
+        if template.pid:
+            self._state.templates[template.pid] = template.start
+            self._state.dirty = True
 
     def _receive(self) -> None:
         template = self._template
@@ -216,15 +254,23 @@ class Templates:
             self._lose(template)
             return
         message = json.loads(data)
-        if "importing" in message:
+        if "template" in message:
+            template.pid, template.start = message["template"], message["start"]
+            self._state.user_template = message["owner"]
+            self._note_process(template)
+        elif "unlike" in message:
+            self._lose(template, is_unlike=True)
+            return
+        elif "importing" in message:
             template.importing = message["importing"]
         elif "left_out" in message:
             template.left_out += message["left_out"]
             template.importing = ""
         elif "sources" in message:
-            template.note_sources(message["sources"])
+            template.sources.note(message["sources"])
         elif "ready" in message:
             template.ready, template.importing, template.imports = True, "", message["imports"]
+            template.is_used_warm = template.is_used_warm or message["earlier"]
             if template.has_jobs:
                 self._tell_imports(template)
         elif "unfit" in message:
@@ -241,28 +287,43 @@ class Templates:
                 job.refused()
         template.go_on()
 
-    def _lose(self, template: Template, *, is_unfit: bool = False) -> None:
-        """The template died or can't fork. Its ranks go on as children of this process; its open jobs are done without it."""
+    def _lose(self, template: Template, *, is_unfit: bool = False, is_unlike: bool = False) -> None:
+        """The template died or can't fork. Its ranks go on as children of another process; its open jobs are done without it.
+
+        Args:
+            is_unlike: the template of the user does not fork it, because it has another environment.
+        """
         unfinished = ([template.current] if template.current else []) + template.jobs
         self.end()
+        self._state.templates.pop(template.pid, None)
         if template.current:
             self._state.end_unknown()  # it may have forked a process that it could not report
-        now = time.monotonic()
-        self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
-        if is_unfit or len(self._deaths) > MOST_DEATHS:
+        if is_unlike or (template.is_asked_for and not is_unfit):  # the template of the user has ended
+            template.message = {**template.message, "user_template": ""}
+        elif is_unfit or self._dies_again_and_again():
             self._unfit.append(template)
         elif template.importing:
             template.left_out.append([template.importing, "ends the process that imports it"])
-            if again := self._start_again(template):
-                again.jobs, again.has_jobs = template.jobs, template.has_jobs
-                return
+        else:
+            for job in unfinished:
+                job.refused()
+            self._start_again(template)  # it imports torch before a rank needs it
+            return
+        again = None if template in self._unfit else self._start_again(template)
+        if again is not None:
+            again.jobs, again.has_jobs = template.jobs, template.has_jobs
+            return
         for job in unfinished:
             job.refused()
-        if template not in self._unfit:  # the next one imports torch before a rank needs it
-            self._start_again(template)
+
+    def _dies_again_and_again(self) -> bool:
+        """Counts the death of a template. Returns whether there were too many of late."""
+        now = time.monotonic()
+        self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
+        return len(self._deaths) > MOST_DEATHS
 
     def _start_again(self, template: Template) -> Template | None:
-        return self._start_template(template.argv, template.environment, template.preload, template.left_out)
+        return self._start_template(template.argv, template.environment, template.message, template.left_out)
 
     def drop_waiting(self) -> None:
         """Forgets the jobs that were not handed to the template yet."""
@@ -274,15 +335,26 @@ class Templates:
     def end_if_forking(self) -> None:
         """Ends a template that is about to fork, since an attempt is cleared: the process would end with it."""
         if self._template is not None and self._template.current is not None:
-            job = self._template.current
+            job, pid = self._template.current, self._template.pid
             self.end()
+            self._kill(pid)
             job.dropped()
 
     def end(self) -> None:
-        """Ends the template, if there is one."""
+        """Ends the template, if there is one and it has no ranks; else it goes on until they have ended."""
         template, self._template = self._template, None
         if template is not None:
             self._selector.unregister(template.wire)
             template.wire.close()
-            kill_quietly(template.pid, signal.SIGKILL)
-            self._state.helpers.discard(template.pid)
+            if not self._state.running():
+                self._kill(template.pid)
+
+    def end_all(self) -> None:
+        """Ends the templates of this run, and earlier ones that went on because they had ranks."""
+        self.end()
+        for pid in list(self._state.templates):
+            self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        if pid:
+            signal_process(pid, self._state.templates.pop(pid, 0), signal.SIGKILL)
