@@ -42,6 +42,7 @@ from engine.planning.interpreters import interpreter_of
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipes import check_arguments, check_backend, check_ranks
+from engine.planning.site import most_linger
 from engine.planning.training_python import training_python
 from engine.runs.imports import with_known_imports
 
@@ -130,10 +131,10 @@ def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
 
 
 def _linger(profile: Profile) -> float:
-    """Seconds that a standby stays after a run; raises CheckError if the environment says it wrongly."""
+    """Seconds that a template stays after a run; raises CheckError if the environment or the site's file says it wrongly."""
     variable = os.environ.get(LINGER_VARIABLE)
     try:
-        return linger_seconds(profile.launch.linger, variable, in_job=in_job())
+        return min(linger_seconds(profile.launch.linger, variable, in_job=in_job()), most_linger())
     except ValueError:
         hint = "set it to a number of seconds up to 86400, or to off"
         raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
