@@ -64,9 +64,10 @@ def finish(deck: Deck, run: str) -> None:
 def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, launch, with_warden):
     run = launch()
     before = pids(trains_on(rankdeck, run))
+    old = next_template(rankdeck)
     replace_agent(rankdeck, run, with_warden=with_warden)
     trains_on(rankdeck, run)
-    template = next_template(rankdeck)
+    template = next_template(rankdeck, old)
     kill_hard(before[1])
     wait_for_another(rankdeck, run, 1, before[1])
     after = trains_on(rankdeck, run)
