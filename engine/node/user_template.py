@@ -205,7 +205,8 @@ class UserTemplate:
         self._wake, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.signal(signal.SIGTERM, lambda number, frame: self._retire())
+        signal.signal(signal.SIGTERM, lambda number, frame: over.append(number))
+        over: list[int] = []
         has_children = True
         while self._listener is not None or has_children:
             waiting = [self._wake] + ([self._listener.fileno()] if self._listener is not None else [])
@@ -213,6 +214,8 @@ class UserTemplate:
             if self._wake in ready:
                 os.read(self._wake, 4096)
             has_children = self._bury()
+            if over:
+                self._retire()
             if self._listener is not None and self._listener.fileno() in ready:
                 wire, _ = self._listener.accept()
                 request, descriptors = self._take(wire)

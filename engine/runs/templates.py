@@ -62,5 +62,5 @@ def remove_ended_templates() -> None:
 def _folders() -> list[Path]:
     try:
         return sorted(runtime_folder().glob(f"{PREFIX}*/"))
-    except RankdeckError:
+    except (RankdeckError, OSError):
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -89,9 +90,8 @@ def _environment(plan: LaunchPlan, library: str) -> dict[str, str]:
 def _start(plan: LaunchPlan, folder: Path, listener: int, lock: int) -> None:
     """Starts the process with copies of the descriptors. Raises OSError."""
     library = folder / "library"
-    high = [
-        os.dup2(one, 64 + number) for number, one in enumerate((listener, lock))
-    ]  # the shell of a setup uses low ones
+    # The shell of a setup uses low numbers.
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 64) for one in (listener, lock)]
     terms = {
         "folder": str(folder), "listener": high[0], "lock": high[1], "modules": plan.preload, "refused": [],
         "linger": max(START_TIME, plan.linger),
