@@ -17,7 +17,6 @@ from engine.commands.output import print_json, print_line, print_table
 from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
-from engine.core.failures.verdict import hedged
 from engine.core.metrics.resources import RESOURCES, GpuUse
 from engine.core.numbers import age, size_words
 from engine.core.plan.batch import submit_argv
@@ -298,7 +297,7 @@ def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
     verdict = diagnosis.verdict
     if verdict is not None:
         _say(f"{diagnosis.subject}: {verdict.headline}" + (f"  [{verdict.cause}]" if verdict.cause else ""))
-        shown = [hedged(verdict), *(f"  | {line}" for line in verdict.evidence)]
+        shown = [verdict.hedged, *(f"  | {line}" for line in verdict.evidence)]
         shown += [f"  {line}" for line in verdict.traceback.splitlines()]
         _say(*shown)
         _say("", f"what to do: {verdict.hint}", *([f"  {verdict.fix}"] if verdict.fix else []))

@@ -22,7 +22,11 @@ IMPURE = {"asyncio", "os", "subprocess", "time", "socket", "threading", "multipr
 
 def loaded(code: str, *arguments: str) -> set[str]:
     """Top-level names of the modules that a fresh Python has loaded after some code."""
-    report = "\nimport json, sys\nprint('\\n' + json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    return {name.partition(".")[0] for name in loaded_modules(code, *arguments)}
+
+
+def loaded_modules(code: str, *arguments: str) -> set[str]:
+    report = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "RANKDECK_"))}
     done = subprocess.run(
         [sys.executable, "-c", code + report, *arguments],
@@ -49,6 +53,11 @@ COMMAND = "import sys, rankdeck_command\ntry: rankdeck_command.main()\nexcept Sy
 )
 def test_the_engine_loads_neither_torch_nor_the_app(module):
     assert loaded(f"import {module}") & HEAVY == set()
+
+
+def test_what_explains_failures_is_loaded_when_one_is_explained():
+    modules = loaded_modules("import engine.core.views.views, engine.commands.show, tui.app")
+    assert not modules & {"engine.core.failures.verdict", "engine.core.failures.evidence"}
 
 
 @pytest.mark.parametrize("words", [("--help",), ("launch", "--help"), ("--version",), ("profiles",), ("plan", "quickstart"), ("ps",)], ids=" ".join)  # fmt: skip

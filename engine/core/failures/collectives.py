@@ -5,13 +5,13 @@ of nccl. All ranks of a group number its collectives alike for each backend. So 
 oldest pending collective has not called that collective.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from engine.core.failures.flight_recorder import Group, Key, Operation, RankRecord, cut
+from engine.core.patterns import late
 from engine.core.words import rank_words
 
 MIN_WAIT = 1.0
@@ -20,7 +20,7 @@ MIN_WAIT = 1.0
 MAX_SENTENCES = 4  # groups reported at most; the group that has waited longest comes first
 MAX_NAMED = 8  # ranks named in one sentence; the others are counted
 
-_UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
+_UNEVEN = late(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
 """Operations whose tensors may differ from rank to rank."""
 
 

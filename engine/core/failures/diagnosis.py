@@ -24,6 +24,7 @@ from engine.core.failures.tracebacks import (
     last_chain,
     shortened,
 )
+from engine.core.patterns import late
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.state import status_words
 from engine.core.tables import read_table
@@ -73,16 +74,16 @@ _UNKNOWN_SIGNAL = _Signal("", "", "", "look at what sends signals on this node")
 _CRASH_HEADER = "Stack of the thread that crashed (most recent call first):"
 _HINT_OF_CRASH = "update or rebuild the library that the first of these lines calls, or avoid the call"
 
-_FRAMES = re.compile(r'^  File "([^"\n]{1,500}", line \d{1,7})', re.MULTILINE)
+_FRAMES = late(r'^  File "([^"\n]{1,500}", line \d{1,7})', re.MULTILINE)
 
-_ADDRESS = re.compile(r"0x[0-9a-f]+")  # differs from process to process
+_ADDRESS = late(r"0x[0-9a-f]+")  # differs from process to process
 MAX_PLACE = 400  # longest text for an exception and its place, in characters
 
 _CORRECT = "correct it where the traceback ends, then restart the run"
 _ANOTHER_FIRST = "another rank ended first: look for one that was killed, was lost, or raised another exception"
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_RANK_PREFIX = late(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
-_ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
+_ABORTED = late(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
 _MPI_ERR_UNKNOWN = 14  # Open MPI's, in its mpi.h
 _SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
 

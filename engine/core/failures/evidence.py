@@ -9,13 +9,13 @@ The rules:
 """
 
 import builtins
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from engine.core.failures.known import find
 from engine.core.failures.tracebacks import Traceback, all_chains, exception_line, without_frames
+from engine.core.patterns import late
 
 MAX_WORDS = 6000  # characters at the end of the output that are searched if no exception ended the process
 
@@ -24,32 +24,32 @@ MOST_LAST = 6  # last lines that are shown
 Level = Literal["error", "warning", "info", ""]
 
 _LETTERS: dict[str, Level] = {"E": "error", "F": "error", "C": "error", "W": "warning", "I": "info", "D": "info"}
-_GLOG = re.compile(r"\[?(?P<level>[IWEF])(?:\d{4} \d\d:\d\d| \w+\.(?:cpp|cc|cu|h):\d)")
-_WORD = re.compile(
+_GLOG = late(r"\[?(?P<level>[IWEF])(?:\d{4} \d\d:\d\d| \w+\.(?:cpp|cc|cu|h):\d)")
+_WORD = late(
     r"(?:^|[\s\[(|:<\"'=.-])(?:(?P<word>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\])|:>\"',]|$)|"
     r"level\"?[=:] ?\"?(?P<key>debug|info|notice|warn|error|critical|fatal))"
 )
-_WARNING = re.compile(r"\b\w*Warning: |^\s*warnings?\.warn|\b[Ww]arning: |^wandb: (?:Network error|WARNING)")
-_RETRY = re.compile(
+_WARNING = late(r"\b\w*Warning: |^\s*warnings?\.warn|\b[Ww]arning: |^wandb: (?:Network error|WARNING)")
+_RETRY = late(
     r"(?i)\bretry(?:ing)?\b(?! (?:count|limit) exceeded)|\bfall(?:ing|s)? ?back\b|\bwill be (?:ignored|used)\b|\bnot (?:be )?enabled\b"
     r"|implementation of \w+ is used|\bskipping\b|temporary cache directory|\bignoring\b"
 )
-_FAULT = re.compile(
+_FAULT = late(
     r"(?i)\b(?:errors?|fatal|fail\w*|can ?not|can't|could ?n[o']t|unable|invalid|abort\w*|denied|no such|not found|exceptions?|killed|"
     r"\w+error|nan|inf|diverged|exceeded|exhausted|unrecognized|unknown|missing|corrupt\w*|refus\w+|panic|too (?:many|few|large|high|low|small))\b"
 )
-_STEP = re.compile(r"(?i)(?:^|[\s\[(|:])(?:global_?|train_?)?(?:step|iter(?:ation)?|epoch|update)s?\b\W{0,4}\d")
-_LOSS = re.compile(r"(?i)\bloss\b\W{0,4}\d")
-_BAR = re.compile(
+_STEP = late(r"(?i)(?:^|[\s\[(|:])(?:global_?|train_?)?(?:step|iter(?:ation)?|epoch|update)s?\b\W{0,4}\d")
+_LOSS = late(r"(?i)\bloss\b\W{0,4}\d")
+_BAR = late(
     r"(?P<label>[^|\r\n]{0,80}?):? *\d{1,3}(?:\.\d+)?%\|[^|\n]{0,200}\| *(?P<at>\d[\d.,]*[kMG]?)/(?P<total>\d[\d.,]*[kMG]?)"
     r"(?: ?\[(?P<spent>[\d:]+)<(?P<left>[\d:]+))?"
 )
-_BARE = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Empty))(?:: ?.*)?$")
-_CLEANUP = re.compile(
+_BARE = late(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Empty))(?:: ?.*)?$")
+_CLEANUP = late(
     r"(?i)\b(?:clos|clean|shut|bye|exit|finali|sav(?:ed|ing)|upload|sync|terminat|stopp|destroy|done|finish|flush|kill|writ|see |set the environment|"
     r"for (?:more|detailed) |run |try |hint|note)"
 )
-_NO_ANSWER = re.compile(
+_NO_ANSWER = late(
     r"[\s\W_]*$|usage: |Usage: |Try |  |\t|srun: |pdsh@|make(?:\[\d\])?: \*\*\*|wandb: |.{0,120}exited with (?:exit )?code \d+$|"
     r"\[?[IWD]\d{4} |.{0,200}Sending process \d+|Set the environment variable HYDRA|Exception ignored|.{0,160}resource_tracker|"
     r"For (?:more|detailed)|Pass --help|Run '|[*=-]{3}|Terminating|Process finished|\[?\d*\]?[+-]? +(?:Exit|Done)"

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from engine.core.patterns import late
+
 if TYPE_CHECKING:
     import regex
 
@@ -213,7 +215,7 @@ def _required(pattern: str, at: int) -> tuple[tuple[str, ...], int]:
     return (found if min(map(len, found)) > 2 else ("",)), at + 1
 
 
-_GROUP = re.compile(r"\((?:\?(?:P<\w+>|<?[=!]|[a-z]*:))?")
+_GROUP = late(r"\((?:\?(?:P<\w+>|<?[=!]|[a-z]*:))?")
 
 
 def _class_length(pattern: str, at: int) -> int:

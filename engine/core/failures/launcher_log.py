@@ -13,6 +13,7 @@ from engine.core.failures.prefixes import split
 from engine.core.failures.styles import unwrapped
 from engine.core.failures.tracebacks import all_chains
 from engine.core.failures.verdict import Witness
+from engine.core.patterns import late
 from engine.core.terminal_text import SEQUENCE
 
 MAX_TAIL = 1 << 14  # characters at the end of a rank's output that are searched if its exit status is unknown
@@ -20,19 +21,19 @@ MAX_TAIL = 1 << 14  # characters at the end of a rank's output that are searched
 MAX_LINE = 8192  # characters of a line that are read
 MOST_RANKS = 4096  # most ranks that one line of a launcher names
 
-_BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
-_FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
-_RULE = re.compile(r"^[=-]{20,}$")
-_HELP_RULE = re.compile(r"^-{60,}$")
+_BLOCK = late(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
+_FIELD = late(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
+_RULE = late(r"^[=-]{20,}$")
+_HELP_RULE = late(r"^-{60,}$")
 _TRACEBACK = "Traceback (most recent"
 _AGENT_EXCEPTION = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
-_AGENT_LINE = re.compile(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
-_LOCAL_END = re.compile(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
-_HYDRA_SIGNAL = re.compile(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
-_HYDRA_RANK = re.compile(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
+_AGENT_LINE = late(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
+_LOCAL_END = late(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
+_HYDRA_SIGNAL = late(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
+_HYDRA_RANK = late(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
 _LONGEST_TRACEBACK = 200  # longest traceback of torchrun itself, in lines
 
-_DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
+_DECK_END = late(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
 
 
 class _Process:

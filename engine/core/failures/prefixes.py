@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from engine.core.patterns import late
+
 MAX_ROUNDS = 4  # most tags one before the other, as of journald, a time, a node and a rank
 MOST_BEHIND = 160  # characters behind a tag that show that it is one
 MOST_SAMPLED = 2000  # lines that decide which tags a text has
 
-_TAGS = re.compile(
+_TAGS = late(
     r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
     r"|\[r(?P<deck>\d{1,5}) [^\]\n]{1,200}\] "  # rankdeck logs
     r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,5})\]: ?"  # torchrun --tee: role and local rank
@@ -20,12 +22,12 @@ _TAGS = re.compile(
     r"|\((?P<source>[^()\n]{0,120}?(?:\([\w.]{0,80}\)[^()\n]{0,40})?\bpid=\d+[^()\n]{0,80})\) "  # Ray, SkyPilot
     r"|\d{4}-\d\d-\d\dT[\d:.]{8,24}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # CRI: Kubernetes' files
 )
-_SOURCE_RANK = re.compile(r"\brank=(\d{1,5})")
-_INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
+_SOURCE_RANK = late(r"\brank=(\d{1,5})")
+_INNER_TAG = late(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
 """Open MPI 4 and MPICH tag each write of a process, not each line."""
 
 _NAME = r"(?P<name>[A-Za-z][\w.@-]{0,80})"
-_COMMON = tuple(map(re.compile, (
+_COMMON = tuple(map(late, (
     r"[\[(<{](?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})?[\])>}](?: ?[:|>])? ?",  # [rank1], (Rank 1):
     r"(?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})? ?[:|>] ?",  # rank1:, R1 |
     r" {0,4}(?P<label>\d{1,5}): ",  # srun --label
@@ -47,7 +49,7 @@ _COMMON = tuple(map(re.compile, (
 _NO_NAMES = frozenset(
     "wandb srun slurmstepd error warning info debug critical fatal usage file raise note hint traceback during the".split()
 )
-_PYTHON = re.compile(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
+_PYTHON = late(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
 """If this follows a tag, it really is a tag."""
 
 

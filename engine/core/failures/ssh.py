@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.core.failures.known import Speaker, find_connection_cause
+from engine.core.patterns import late
 from engine.core.run.state import status_words
 from engine.core.terminal_text import decoded, terminal_line, visible
 from engine.core.words import limited
@@ -68,10 +69,10 @@ _TOOLS: dict[Transport, tuple[str, str]] = {
 }
 """The program that starts the command on a node, and how to try it by hand; ssh otherwise."""
 
-_NO_SSH = re.compile(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
-_NO_SRUN = re.compile(r"env: \W?srun\W?: No such file")
+_NO_SSH = late(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
+_NO_SRUN = late(r"env: \W?srun\W?: No such file")
 
-_NOISE = re.compile(
+_NOISE = late(
     r"[\s@~^*_=#-]*$"  # frames, and the markers that fish prints below a line
     r"|fish: ?$|exec "  # the line that fish marks
     r"|(?:stty|tput|mesg|tset|setterm|bind|biff|dircolors): |.*no job control in this shell|.*terminal process group"
@@ -79,7 +80,7 @@ _NOISE = re.compile(
 )
 """Lines without an explanation: of login files that expect a terminal, and ssh's debug output."""
 
-_ON_THE_WAY = re.compile(r"^Connection (?:closed|reset) by UNKNOWN port", re.MULTILINE)
+_ON_THE_WAY = late(r"^Connection (?:closed|reset) by UNKNOWN port", re.MULTILINE)
 _EXIT_OF_SHELL = 128
 
 

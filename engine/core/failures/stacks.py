@@ -1,17 +1,17 @@
 """Parses and summarises the ranks' Python stacks, as `faulthandler` writes them; ranks with the same stack are shown once."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from engine.core.failures.collectives import Wait, compare
 from engine.core.failures.flight_recorder import read_record
+from engine.core.patterns import late
 from engine.core.words import count, rank_ranges
 
-_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
-_TEMPLATE = re.compile(r"/library/[0-9a-f]+/(?:template|forked)\.py$")
+_THREAD = late(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
+_FRAME = late(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
+_TEMPLATE = late(r"/library/[0-9a-f]+/(?:template|forked)\.py$")
 _ANSWERING = "/rankdeck/_collectives.py"  # rankdeck's own thread, which is left out
 _ELASTIC = "/rankdeck/elastic/"
 _ELASTIC_WAITS = {

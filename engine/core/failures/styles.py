@@ -4,6 +4,8 @@ in JSON or logfmt with a traceback inside, groups of exceptions, torchrun's erro
 import re
 from collections.abc import Iterator, Sequence
 
+from engine.core.patterns import late
+
 HEADER = "Traceback (most recent call last):"
 
 MEMBER = "This exception is one of a group:"
@@ -11,21 +13,21 @@ MEMBER = "This exception is one of a group:"
 
 MAX_BOX = 2000  # longest box, in lines
 
-_BOX = re.compile(r"\s*[╭┏╔┌](?P<title>.*)")
-_BOX_END = re.compile(r"\s*[╰┗╚└]")
-_BOX_LINE = re.compile(r"\s*[│┃║] ?(?P<text>.*?)\s*[│┃║]?\s*$")
-_BOX_FRAME = re.compile(r"(?P<file>\S.*?):(?P<line>\d+) in (?P<function>\S+)")
-_BOX_CODE = re.compile(r"❱ *\d+ (?P<code>.*)")
+_BOX = late(r"\s*[╭┏╔┌](?P<title>.*)")
+_BOX_END = late(r"\s*[╰┗╚└]")
+_BOX_LINE = late(r"\s*[│┃║] ?(?P<text>.*?)\s*[│┃║]?\s*$")
+_BOX_FRAME = late(r"(?P<file>\S.*?):(?P<line>\d+) in (?P<function>\S+)")
+_BOX_CODE = late(r"❱ *\d+ (?P<code>.*)")
 _FULL_LINE = 60  # a line of rich's that is at least so long may be continued in the next one
-_GROUP_LINE = re.compile(r" +[|+] ?")
-_GROUP_RULE = re.compile(r" *\+(?:-\+)?-{4,}(?: \d+ )?-*$")
-_GROUP_HEADER = re.compile(r" *\+ Exception Group Traceback \(most recent call last\):")
-_ESCAPED = re.compile(r"Traceback \(most recent call last\):\\n.*?(?=(?<!\\)\"|$)")
-_RECORDED = re.compile(
+_GROUP_LINE = late(r" +[|+] ?")
+_GROUP_RULE = late(r" *\+(?:-\+)?-{4,}(?: \d+ )?-*$")
+_GROUP_HEADER = late(r" *\+ Exception Group Traceback \(most recent call last\):")
+_ESCAPED = late(r"Traceback \(most recent call last\):\\n.*?(?=(?<!\\)\"|$)")
+_RECORDED = late(
     r'\s*"message": "(?P<said>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Empty|Timeout|Warning)\b.*?)",?$'
 )
-_DICT = re.compile(r'"exc_type": ?"(?P<name>\w[\w.]*)", ?"exc_value": ?"(?P<said>[^"]*)"')
-_ERROR_HANDLER = re.compile(r"[EWI]\d{4} .{0,200}?error_handler\.py:\d+\] ?")
+_DICT = late(r'"exc_type": ?"(?P<name>\w[\w.]*)", ?"exc_value": ?"(?P<said>[^"]*)"')
+_ERROR_HANDLER = late(r"[EWI]\d{4} .{0,200}?error_handler\.py:\d+\] ?")
 
 
 _MARKS = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from engine.core.failures.styles import MEMBER
+from engine.core.patterns import late
 
 MAX_LINES = 60
 MAX_BYTES = 8192
@@ -16,43 +17,43 @@ MAX_LINE = 500  # longest line, in characters: some messages contain a whole ten
 _KEPT_BEGIN = 5
 _CUT = "  …"
 
-_HEADER = re.compile(r"Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\))?[ \t]*$")
-_INNER_HEADER = re.compile(r"^(?:\s*\||.*\bOriginal Traceback)")
+_HEADER = late(r"Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\))?[ \t]*$")
+_INNER_HEADER = late(r"^(?:\s*\||.*\bOriginal Traceback)")
 """A traceback inside a message: of a member of an exception group, or of a DataLoader worker."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
     MEMBER,
 )
-_OF_CHILD = re.compile(r"-- Process \d+ terminated with the following error:$")
+_OF_CHILD = late(r"-- Process \d+ terminated with the following error:$")
 """In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
 _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
-_OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
+_OF_ANOTHER_PROCESS = late(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
 """The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
-_CRASH = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+_CRASH = late(r"^Fatal Python error: ", re.MULTILINE)
 """The first words of faulthandler when a signal ends the process."""
-_THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})", re.MULTILINE)
+_THREAD = late(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})", re.MULTILINE)
 """A thread in the text after those words."""
-_STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')
+_STARTS = late(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')
 """A frame of the code that starts the program."""
-_OWN_FRAME = re.compile(r'  File "[^"\n]*/rankdeck/_(?:autoload|collectives|imports|metrics)\.py", line \d')
+_OWN_FRAME = late(r'  File "[^"\n]*/rankdeck/_(?:autoload|collectives|imports|metrics)\.py", line \d')
 """A frame of a function of torch that rankdeck wraps."""
-_UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')  # first line of a syntax error, which has no traceback
-_SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
-_OF_RANK = re.compile(r"\[?[Rr]ank[ :=#]?(?P<rank>\d{1,6})\b.{0,60}:$")
+_UNCOMPILED = late(r'^  File "[^"\n]*", line \d+$')  # first line of a syntax error, which has no traceback
+_SYNTAX_ERROR = late(r"(?:Syntax|Indentation|Tab)Error: ")
+_OF_RANK = late(r"\[?[Rr]ank[ :=#]?(?P<rank>\d{1,6})\b.{0,60}:$")
 """Before a traceback: `[Rank 1 Error Snippet]:`."""
-_FRAME = re.compile(r'  File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<function>.+)')
+_FRAME = late(r'  File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<function>.+)')
 _OUTERMOST = frozenset(
     ["<module>", "_run_module_as_main", "_run_code", "run_program", "_wrap", "wrapper", "_bootstrap", "_process_worker"]
 )
 """Functions in which the traceback of an exception that nobody caught begins: of a script, of spawned ranks, of torchrun's `@record`."""
 _OF_HYDRA = "Error executing job with overrides"  # before a traceback from which hydra has removed its own frames
-_WRAPPED = re.compile(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
+_WRAPPED = late(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
 """`ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)`."""
-EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
-_NATIVE_FRAME = re.compile(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
-_NO_MESSAGE = re.compile(
+EXCEPTION = late(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
+_NATIVE_FRAME = late(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
+_NO_MESSAGE = late(
     r"$|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
     r"|[IWEF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d[ T]|srun: |slurmstepd: |pdsh@|=>> |wandb: |make(?:\[\d+\])?: |(?:mpirun|prterun|mpiexec)\b"
     r"|(?:INFO|WARNING|ERROR|CRITICAL|DEBUG)[: ]|(?:Killed|Terminated|Aborted|Segmentation fault)\b|\S{1,80} exited with code \d+$"

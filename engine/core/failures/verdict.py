@@ -5,7 +5,6 @@ first failure counts, in the order in which the launcher or the supervisor notic
 timed out waiting, the rank at fault is named instead: the one in the error, the one that is behind, or the only one without output.
 """
 
-import re
 import signal
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -19,6 +18,7 @@ from engine.core.failures.diagnosis import Explanation, explain, is_secondary, p
 from engine.core.failures.evidence import Bar, ending
 from engine.core.failures.known import Confidence, Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
+from engine.core.patterns import late
 from engine.core.words import limited, rank_words
 
 MAX_EXPLAINED = 32  # ranks that are explained besides the first; the others are counted
@@ -26,7 +26,7 @@ MAX_LINE = 300  # longest line of evidence and longest sentence, in characters
 
 _MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)  # statuses of ranks that others may have waited for
 
-_PROGRESS = re.compile(
+_PROGRESS = late(
     r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
@@ -64,6 +64,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     heals: bool = True  # whether the same run may succeed if it starts again, without a change by somebody
     evidence: tuple[str, ...] = ()  # lines of output that show it: raw
     followed: tuple[str, ...] = ()  # its consequences, one sentence for all ranks with the same one
+
+    @property
+    def hedged(self) -> str:
+        """The detail for people, with "probably" before what is only the most common reason."""
+        is_guess = self.confidence == "likely" and self.cause not in ("exception", "exit")
+        return f"probably: {self.detail}" if is_guess and self.detail else self.detail
 
 
 def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Verdict | None:
@@ -125,12 +131,6 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
             *(wait.sentence for wait in waits if wait.sentence != headline),
         ),
     )
-
-
-def hedged(verdict: Verdict) -> str:
-    """The detail for people, with "probably" before what is only the most common reason."""
-    is_guess = verdict.confidence == "likely" and verdict.cause not in ("exception", "exit")
-    return f"probably: {verdict.detail}" if is_guess and verdict.detail else verdict.detail
 
 
 def remarks(witnesses: Iterable[Witness]) -> list[str]:
@@ -255,12 +255,12 @@ def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> tuple[str,
 
 
 _ACTIVITIES = (
-    (re.compile(r"(?i)eval|valid|test|predict|inferenc|sampl"), "evaluating"),
-    (re.compile(r"(?i)download|fetch|extract"), "downloading"),
-    (re.compile(r"(?i)sav|writ|upload|dump|checkpoint(?!.*load)"), "saving"),
-    (re.compile(r"(?i)load|read|restor|resolv"), "loading"),
+    (late(r"(?i)eval|valid|test|predict|inferenc|sampl"), "evaluating"),
+    (late(r"(?i)download|fetch|extract"), "downloading"),
+    (late(r"(?i)sav|writ|upload|dump|checkpoint(?!.*load)"), "saving"),
+    (late(r"(?i)load|read|restor|resolv"), "loading"),
     (
-        re.compile(
+        late(
             r"(?i)map|token|filter|process|prepar|pack|generat|group|cach|index|split|build|shuffl|flatten|concat|sort|pars|encod|creat"
         ),
         "preparing data",

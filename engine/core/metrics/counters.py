@@ -7,6 +7,7 @@ is a new epoch: its steps go on from those of the epoch before.
 
 import msgspec
 
+from engine.core.metrics.line_counts import Kind
 from engine.core.metrics.line_formats import Line
 
 MAX_COUNTERS = 32
@@ -35,15 +36,12 @@ class Counter(msgspec.Struct, kw_only=True):
     is_ahead: bool = False
     """It began again before its epoch changed, as a bar does that is set back first and gets its new title then."""
     of_epoch: bool = False
-    is_named: bool = False
-    is_file: bool = False  # it is in a file that the rank writes
-    is_own: bool = False  # the profile says so
+    kind: Kind = ""
+    """Of its newest line. `file`: it is in a file that the rank writes; `own`: the profile says so; `lead`: it may also be a rank."""
     advances: int = 0
     losses: int = 0  # lines with a loss
     with_losses: int = 0  # losses elsewhere before which it advanced
     has_moved: bool = False  # since the last loss
-    is_bar: bool = False
-    is_lead: bool = False  # it is a number at the begin of lines, which may also be a rank
     is_pair: bool = False
     """Its lines have an epoch and a step where others have a step and its total: the first stays while the second grows."""
     agrees: int = 0  # lines of a bar with the step of the training's own count: it counts the same
@@ -55,27 +53,22 @@ class Counter(msgspec.Struct, kw_only=True):
 
     def grade(self) -> tuple[bool, bool, int, bool, int]:
         """Greater for the count that is more probably that of the training."""
-        if self.is_own or self.losses:
-            return self.is_own, True, 0, False, self.advances
-        return False, False, self.with_losses, self.is_named, self.advances
+        if self.kind == "own" or self.losses:
+            return self.kind == "own", True, 0, False, self.advances
+        return False, False, self.with_losses, self.kind in ("named", "file"), self.advances
 
-    def take(self, line: Line, epoch: float | None, of_epoch: bool) -> bool:
-        """Adds a line of this count. Returns whether the count went on. `of_epoch`: the count is known to begin again with each epoch."""
+    def take(self, line: Line, epoch: float | None, of_epoch: bool) -> None:
+        """Adds a line of this count. `of_epoch`: the count is known to begin again with each epoch."""
         count = line.step if line.step is not None else self.count
-        if (
-            line.format.kind == "named"
-            and line.steps
-            and self.total
-            and self.total < line.steps
-            and count == self.count
-        ):
+        total, self.kind = line.steps, line.format.kind
+        if total and count == self.count and self.kind == "named" and self.total and self.total < total:
             self.is_pair, self.total = True, None
-        if self.is_pair and line.steps is not None:
-            count = line.steps
+        if self.is_pair and total is not None:
+            count = total
         is_first = self.advances == 0
         if is_first:
             self.first, self.count, self.epoch = count, count, epoch
-        elif line.format.kind != "file" and self._begins_again(count, epoch, of_epoch):
+        elif self.kind != "file" and self._begins_again(count, epoch, of_epoch):
             is_same = self.epoch is None or epoch is None or epoch == self.epoch
             passed = 1 if is_same else int(epoch or 0) - int(self.epoch or 0)
             if self.is_ahead and count >= self.count:
@@ -88,15 +81,12 @@ class Counter(msgspec.Struct, kw_only=True):
             self.interval = count - self.count
         moved = is_first or count != self.count or epoch != self.epoch
         self.count, self.epoch = count, epoch
-        self.total = line.steps if line.steps is not None and not self.is_pair else self.total
-        self.is_bar, self.is_lead = line.format.kind == "bar", line.format.kind == "lead"
+        if total is not None and not self.is_pair:
+            self.total = total
         self.of_epoch = self.of_epoch or of_epoch or self.begun > 0
-        self.is_named, self.is_own = line.format.kind in ("named", "file"), line.format.kind == "own"
-        self.is_file = line.format.kind == "file"
         if moved:
             self.advances += 1
             self.has_moved = True
-        return moved
 
     def complete(self) -> bool:
         """Notes that the last epoch is done: a bar that is removed at its end does not show its last steps. Returns whether that is known."""
@@ -128,7 +118,7 @@ def choose(counters: dict[str, Counter], owner: str, challenger: str) -> str:
     """The count of the training, after a line of `challenger`."""
     if owner not in counters or owner == challenger:
         return challenger
-    if counters[owner].is_file and counters[challenger].losses > LAST_BARS:
+    if counters[owner].kind == "file" and counters[challenger].losses > LAST_BARS:
         return challenger
     now, other = counters[owner].grade(), counters[challenger].grade()
     if now[:2] == other[:2] and now[1]:

@@ -69,7 +69,7 @@ class MetricReader:
         """Reads the next bytes of the output. `data`: any bytes. A line ends with `\\n` or, in progress bars, with `\\r`; an unfinished
         line is kept for the next call. A bar that is drawn over another one is finished with its last bracket: the next one may come much
         later. Returns what the finished lines say, in order; lines that say nothing are left out."""
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        end = len(data) if data.endswith(b"\n") else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             self._is_drawn_over = data[end - 1 : end] == b"\r"
         if self._is_drawn_over:

@@ -4,6 +4,7 @@ the words of the row `held_out`. In a pattern, `<<number>>` stands for the patte
 import re
 from typing import NamedTuple
 
+from engine.core.patterns import late
 from engine.core.tables import read_table
 
 
@@ -38,9 +39,8 @@ class _AllPatterns:
     def __init__(self) -> None:
         parts = {name: "|".join(sorted(words)) for name, words in vars(W).items()}
         for row in read_table(__package__, "patterns", Pattern):
-            text = re.sub(r"<<(\w+)>>", lambda found: parts[found[1]], row.pattern)
-            parts[row.name] = text
-            self.__dict__[row.name] = re.compile(text, re.IGNORECASE if row.flags else 0)
+            parts[row.name] = re.sub(r"<<(\w+)>>", lambda found: parts[found[1]], row.pattern)
+            self.__dict__[row.name] = late(parts[row.name], re.IGNORECASE if row.flags else 0)
 
     def __getattr__(self, name: str) -> re.Pattern[str]:
         raise AttributeError(name)

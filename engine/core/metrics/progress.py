@@ -198,12 +198,13 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
         _note_loss(progress, but=name)
     if counter.is_pair and line.step is not None:
         progress.epoch = float(line.step)
-    before = progress.counters.get(progress.owner)
-    progress.owner = choose(progress.counters, progress.owner, name)
-    if progress.owner == name and before is not None and abs(before.count - counter.count) <= 1:
-        before.agrees = 2
-    if progress.owner != name:
-        return _take_same_count(progress, counter, line)
+    if name != progress.owner:
+        before = progress.counters.get(progress.owner)
+        progress.owner = choose(progress.counters, progress.owner, name)
+        if progress.owner != name:
+            return _take_same_count(progress, counter, line)
+        if before is not None and abs(before.count - counter.count) <= 1:
+            before.agrees = 2
     progress.aside = ""
     if "step" not in progress.recorded:
         _set_steps(progress, counter)
@@ -219,7 +220,7 @@ def _take_same_count(progress: RankProgress, counter: Counter, line: Line) -> bo
     """Follows a bar that counts the same as the training's own count, which has no total. Returns whether it does."""
     owner = progress.counters[progress.owner]
     total = counter.total or 0
-    if counter.is_bar and not (owner.of_epoch or owner.total or counter.of_epoch) and total >= owner.count > 0:
+    if counter.kind == "bar" and not (owner.of_epoch or owner.total or counter.of_epoch) and total >= owner.count > 0:
         counter.agrees += abs(counter.count - owner.count) <= 1
         if counter.agrees and "step" not in progress.recorded:
             progress.steps, progress.aside = total, ""
@@ -231,7 +232,7 @@ def _take_same_count(progress: RankProgress, counter: Counter, line: Line) -> bo
 
 
 def _set_steps(progress: RankProgress, counter: Counter) -> None:
-    if counter.is_lead and counter.advances < 2:
+    if counter.kind == "lead" and counter.advances < 2:
         return
     progress.step = whole(counter.step)
     if progress.steps is not None and counter.step > progress.steps:
@@ -269,7 +270,7 @@ def _take_values(
     points: list[Point] = []
     step = progress.step if line.step is not None or progress.owner else None
     rate = ""
-    is_summary, is_from_file = line.format.is_summary, line.format.kind == "file"
+    is_summary, loss_of, is_from_file = line.format.is_summary, line.format.loss_of, line.format.kind == "file"
     for key, value in line.values.items():
         if is_summary and key in progress.keys and not is_from_file:
             key = f"final/{key}"[:64]
@@ -278,7 +279,7 @@ def _take_values(
             continue
         if (
             key in progress.recorded
-            or (key == "loss" and not _is_loss(progress, line.format.loss_of, value))
+            or (key == "loss" and progress.loss_of != loss_of and not _is_loss(progress, loss_of, value))
             or not _admit(progress, key, most_keys)
         ):
             continue

@@ -15,7 +15,6 @@ MAX_COLUMNS = 64
 
 _SEPARATORS = ((",", re.compile(r"[ \t]*,[ \t]*")), ("|", re.compile(r"[ \t]*\|[ \t]*")), ("\t", re.compile(r" *\t *")),
                ("  ", re.compile(r"[ \t]{2,}")))  # fmt: skip
-_BOX = str.maketrans("│┃║┆", "||||")
 _SHORT = {"E": "epoch", "#": "step"}
 """Columns of spaCy."""
 
@@ -31,7 +30,7 @@ class Table(NamedTuple):
 
 def table_of(line: str, names: Names) -> Table | None:
     """The table that begins with a line of names without numbers; None: it is another line."""
-    line = line.translate(_BOX).strip().removeprefix("# ")
+    line = _without_boxes(line).strip().removeprefix("# ")
     for separator, pattern in _SEPARATORS:
         cells = [cell.strip("\"' ") for cell in pattern.split(line.strip("|") if separator == "|" else line)]
         cells = [_SHORT.get(cell, cell) for cell in cells if cell or separator != "|"]
@@ -49,8 +48,8 @@ def table_of(line: str, names: Names) -> Table | None:
 
 def row_text(table: Table, line: str) -> str | None:
     """A row in the form `name=value, name=value`, and a bar behind it before that; None: the line is no row of the table."""
-    line = line.translate(_BOX).strip()
-    cut = P.bar_behind.search(line)
+    line = _without_boxes(line).strip()
+    cut = P.bar_behind.search(line) if "%" in line else None
     bar = line[cut.end() :] + " " if cut else ""
     line = line[: cut.start()] if cut else line
     if table.separator == "  ":
@@ -89,3 +88,10 @@ def section_of(line: str) -> Section | None:
     if found["best"] or (found["train"] and re.search(r"metrics|summary|results", found["what"], re.IGNORECASE)):
         return "summary"
     return "training" if found["train"] else "held out"
+
+
+def _without_boxes(line: str) -> str:
+    if not line.isascii():  # much faster than `translate`
+        for glyph in "│┃║┆":
+            line = line.replace(glyph, "|")
+    return line

@@ -1,14 +1,13 @@
 """Finds where the keys of a profile are written: file, line or `--set` option, for errors and warnings. Neither tomli nor tomlkit reports
 lines. `key_lines` reads only table headers, keys, and the extent of multi-line values. tomli has already accepted the text."""
 
-import re
-
 from engine.core.errors import ProfileError
+from engine.core.patterns import late
 
-_HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
-_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
-_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
-_VALUE_TOKEN = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|[\[\]{}]|#.*')
+_HEADER = late(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
+_KEY = late(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_PART = late(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+_VALUE_TOKEN = late(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|[\[\]{}]|#.*')
 
 
 def _dotted(text: str) -> tuple[str, ...]:

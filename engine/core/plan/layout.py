@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.core.patterns import late
+
 MAX_RANKS = 65_536  # far above any real run, to catch typing errors
 
 MAX_NODES = 4_096
@@ -19,20 +21,20 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names that always mean this machine, regardless of the resolver."""
 
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?"
-_NODE_NAME = re.compile(rf"(?:{_NAME}@)?{_NAME}\Z")
+_NODE_NAME = late(rf"(?:{_NAME}@)?{_NAME}\Z")
 """A node's name: no option (leading dash), and no characters with a meaning for shells or terminals."""
-_IPV6 = re.compile(rf"((?:{_NAME}@)?)([0-9A-Fa-f:.]+)\Z")
-_IPV6_WITH_COUNT = re.compile(rf"((?:{_NAME}@)?)\[([0-9A-Fa-f:.]+)\](?::(.*))?\Z", re.DOTALL)
-_GROUP = re.compile(rf"@(?:{_NAME}:)?{_NAME}\Z")
+_IPV6 = late(rf"((?:{_NAME}@)?)([0-9A-Fa-f:.]+)\Z")
+_IPV6_WITH_COUNT = late(rf"((?:{_NAME}@)?)\[([0-9A-Fa-f:.]+)\](?::(.*))?\Z", re.DOTALL)
+_GROUP = late(rf"@(?:{_NAME}:)?{_NAME}\Z")
 """A node group of ClusterShell, `@gpu` or `@source:gpu`. ClusterShell puts its name into a shell command."""
 
 _LONGEST_NAME = 511
 """Characters of user, host and `@`. Longer names are refused before a range is expanded."""
 
-_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_WORD = re.compile(r"((?:[^,\[]|\[[^\]]*\]?)*),")
-_FOLD = re.compile(r"\[([0-9,/-]*)\]")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?\Z")
+_COUNT = late(r"[1-9][0-9]{0,4}\Z")
+_WORD = late(r"((?:[^,\[]|\[[^\]]*\]?)*),")
+_FOLD = late(r"\[([0-9,/-]*)\]")
+_RANGE = late(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?\Z")
 
 _EXAMPLES = 'for example: "gpu01", "gpu[01-16]:8" or "me@10.0.0.7"'
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from engine.core.patterns import late
 from engine.core.plan.plan import LaunchPlan
 
 HIDDEN = "•••"  # shown instead of a secret
 
-_SECRET_NAME = re.compile(
+_SECRET_NAME = late(
     r"(?:^|[\W_])(?:(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!cls_)(?<!sep_)(?<!mask_)(?<!image_)(?<!stop_)token"
     r"|secret|password|passwd|pass|pwd|passphrase|passcode|credentials?|cookie|auth|authorization|dsn|webhook|signature|sig"
     r"|(?:api|access|private|secret|account|shared_?access|encryption|auth|ssh|master)_?keys?(?:_id)?)$|^key$"
@@ -20,7 +21,7 @@ _SECRET_NAME = re.compile(
 """Names whose value is a secret, by their last words: `api_token`, `hub-token`, `AccountKey`. `max_tokens`, `pad_token` and
 `num_key_value_heads` are none."""
 
-_SECRET_VARIABLE = re.compile(
+_SECRET_VARIABLE = late(
     r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
     r"(?:TOKEN|KEY|SECRET|(?<!BY)(?<!COM)PASS|PWD|AUTH(?!ORS?(?:_|$))|CREDENTIAL|COOKIE|(?:^|_)DSN(?:_|$)|WEBHOOK)",
     re.IGNORECASE,
@@ -28,7 +29,7 @@ _SECRET_VARIABLE = re.compile(
 """Names of environment variables whose values are never shown, put into argv, or written to a journal. They are judged more strictly
 than names of arguments, because a variable that is hidden without need costs nobody anything."""
 
-_SHAPES = re.compile(
+_SHAPES = late(
     r"(?P<keep>://[^/\s:@'\"]*:)[^/\s@'\"]+(?=@)"  # the password in a URL
     r"|(?P<dsn>://)[0-9a-f]{32}(?::[0-9a-f]{32})?(?=@)"  # Sentry
     r"|(?P<hook>hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|webhook\.office\.com/)[\w/@-]+"
@@ -41,15 +42,15 @@ _SHAPES = re.compile(
 """Patterns of tokens, passwords and private keys, whatever the name beside them. The services document these prefixes;
 detect-secrets, gitleaks and GitHub's secret scanning list the same ones."""
 
-_PAIR = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*[=:]\s*["']?""")
+_PAIR = late(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*[=:]\s*["']?""")
 """The name before a value: `name=value`, `name: value` and `"name": "value"`, wherever they stand in a text."""
 
-_VALUE = re.compile(r"""(?:(?:Bearer|Basic|Token|Digest)\s+)?[^"'\s,;&}\])]+""")
+_VALUE = late(r"""(?:(?:Bearer|Basic|Token|Digest)\s+)?[^"'\s,;&}\])]+""")
 
 _LOGIN_OPTIONS = frozenset(("-u", "--user", "--proxy-user", "-U"))
 """Options of curl, wget and their kind whose value is `user:password`."""
 
-_SHELL_WORD = re.compile(r"""(?:[^\s'";&|]|'[^']*'|"[^"]*")+""")
+_SHELL_WORD = late(r"""(?:[^\s'";&|]|'[^']*'|"[^"]*")+""")
 
 
 def is_secret(name: str, value: str) -> bool:

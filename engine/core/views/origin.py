@@ -1,15 +1,14 @@
 """The origin of a run: code, versions and environment, recorded so that two runs can be compared later."""
 
-import re
-
 import msgspec
 
+from engine.core.patterns import late
 from engine.core.plan.secrets import shown_environment
 
 MAX_DIFF = 1 << 20  # bytes of a stored patch
 MAX_FILES = 500  # changed or new files that are named
 
-SESSION = re.compile(
+SESSION = late(
     r"^(?:SSH_|XDG_SESSION_|XDG_RUNTIME_DIR$|TMUX|STY$|WINDOW|DBUS_|DISPLAY$|WAYLAND_|TERM|COLORTERM$|LS_COLORS$|LESS|SHLVL$|_$"
     r"|PWD$|OLDPWD$|COLUMNS$|LINES$|KONSOLE_|VTE_|ITERM_|GNOME_|VSCODE_|LOGNAME$|MAIL$|PS1$|HIST|EDITOR$|VISUAL$|PAGER$|BASH_FUNC_"
     r"|TEXTUAL|RANKDECK_MARK$|INVOCATION_ID$|JOURNAL_STREAM$|SLURM_JOB_?ID$|SLURM_STEP)"

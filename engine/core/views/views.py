@@ -1,12 +1,14 @@
 """Builds the values that front ends show from the state of a run and the numbers of its ranks."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from engine.core.failures.collectives import Wait
-from engine.core.failures.verdict import Witness, find_verdict, hedged
 from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.resources import GpuUse, ProcessUse
@@ -35,6 +37,9 @@ from engine.core.run.state import (
 from engine.core.views.activity import current_activity, dead_ranks, newest_checkpoint, next_restart
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
+
+if TYPE_CHECKING:
+    from engine.core.failures.verdict import Verdict, Witness
 
 
 def rank_views(
@@ -257,7 +262,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
                 rank=None, headline="the run could not start", detail=state.phase.outcome.reason, traceback="", hint=""
             )
         return None
-    verdict = _cached_verdict(witnesses(state, tails), waits)
+    verdict = _verdict(witnesses(state, tails), waits)
     assert verdict is not None
     no_restart = _no_restart(state)
     rank = verdict.rank
@@ -269,7 +274,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
     return FailureView(
         rank=rank,
         headline=verdict.headline,
-        detail=hedged(verdict),
+        detail=verdict.hedged,
         traceback=verdict.traceback,
         hint=verdict.hint,
         others=others,
@@ -291,7 +296,13 @@ def _no_restart(state: RunState) -> str:
 
 UNKNOWN_END = "it ended for an unknown reason"  # detail of a lost rank without a reason
 
-_cached_verdict = lru_cache(maxsize=4)(find_verdict)  # the view of a holding run is built ten times a second
+
+@lru_cache(maxsize=4)
+def _verdict(witnesses: tuple[Witness, ...], waits: Sequence[Wait]) -> Verdict | None:
+    """Cached: the view of a holding run is built ten times a second."""
+    from engine.core.failures.verdict import find_verdict  # most runs don't fail
+
+    return find_verdict(witnesses, waits)
 
 
 def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:
@@ -300,6 +311,8 @@ def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...
 
 
 def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
+    from engine.core.failures.verdict import Witness
+
     failed = rank_word(phase) in ("failed", "lost")
     match phase:
         case Done() as done if failed or done.status == 0:
