@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -24,6 +25,9 @@ hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")  # on a busy machine an example may take any time
+
+os.environ["VIRTUAL_ENV"] = sys.prefix
+"""Ranks of tests run this Python, whatever is on the PATH."""
 
 FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES")
 """Variables of whoever runs the tests, which ranks or the command would see."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -13,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from engine.core.errors import UsageError
+from engine.core.errors import RankdeckError, UsageError
 from engine.core.failures.diagnosis import plain
 from engine.core.failures.known import find
 from engine.core.failures.launcher_log import read_logs
@@ -22,7 +23,7 @@ from engine.core.run.machine import states
 from engine.core.run.state import RunState, rank_word, run_word
 from engine.core.views.views import failure_view, witnesses
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_tail
+from engine.runs.record import read_plan, read_tail
 from engine.runs.replay import read_journal
 from engine.runs.traces import read_traces
 
@@ -98,7 +99,10 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     failed = [one for one, state in by_attempt.items() if failure_view(state, {}) is not None]
     chosen = attempt if attempt is not None else max(failed, default=newest)
     state = by_attempt[chosen]
-    told = witnesses(state, _tails(paths, state, chosen))
+    python = ""
+    with contextlib.suppress(RankdeckError):
+        python = read_plan(paths).shown_python
+    told = witnesses(state, _tails(paths, state, chosen), python)
     traces = read_traces(paths.attempt(chosen), len(state.ranks), state.generation_since)
     verdict = find_verdict(told, traces.waits)
     if verdict is None and (failure := failure_view(state, {})) is not None:  # the run failed before any rank started

@@ -148,7 +148,7 @@ class _Printer:
         self._nodes = [rank.node for rank in snapshot.ranks]
         self._attempt = snapshot.run.attempt
         self._follower = self._new_follower()
-        self._silent_until = asyncio.get_running_loop().time() + SILENCE
+        self._silent_until, self._silent_state = asyncio.get_running_loop().time() + SILENCE, ""
         self.run_view = snapshot.run
         self._bars = LiveBars(sys.stdout)
         self._is_raw = interrupts.has_rank_input
@@ -165,10 +165,10 @@ class _Printer:
             await asyncio.sleep(0 if self._follower.behind and not is_asking else POLL)
 
     def _break_silence(self) -> None:
-        """Prints the activity of the ranks once while none of them has printed anything."""
-        if asyncio.get_running_loop().time() < self._silent_until:
+        """Prints the activity of the ranks while none of them has printed anything: once while they start, and once when they run."""
+        if asyncio.get_running_loop().time() < self._silent_until or self.run_view.state == self._silent_state:
             return
-        self._silent_until = math.inf
+        self._silent_state = self.run_view.state
         if self.run_view.state == "starting":
             imports = "; torch is imported once for all of them" if read_plan(self._run.paths).launch.warm else ""
             narrate(f"{self.run_view.doing}{imports}")

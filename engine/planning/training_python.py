@@ -1,28 +1,81 @@
-"""Finds the Python of ranks where the profile names none: rankdeck may be installed beside the training environment."""
+"""Finds the Python of ranks where the profile names none: rankdeck may be installed beside the training environment.
+
+A Python is asked whether it has torch: an environment with the system's packages, a `.pth` file, a site's modules or a container's overlay may
+bring it. The answer is kept until a folder that the Python imports from changes. The environment of the training's folder, which may be
+anybody's, is not asked: its files decide.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
+from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
+from engine.linux.files import replace_file
+from engine.runs.paths import private_folder, state_folder
+from engine.runs.record import find_value
+
+PATIENCE = 10.0
+"""Seconds for a Python to answer."""
+
+MOST_KEPT = 64
+"""Pythons that are remembered: those that were asked last."""
+
+_QUESTION = """
+import json, sys
+from importlib.util import find_spec
+sys.path = [one for one in sys.path if one]
+torch = find_spec("torch")
+print("\\n" + json.dumps([torch is not None and torch.origin is not None, sys.executable, sys.path]))
+"""
+_PINS = (".python-version", ".tool-versions", "mise.toml")
+"""Files that tell pyenv, asdf and mise which Python is meant."""
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What a Python said: whether it has torch, its own path, and the folders that it imports from."""
+
+    has_torch: bool
+    executable: str
+    folders: tuple[str, ...]
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """An answer, and what it depends on: variables, and times of change by path."""
+
+    answer: _Answer
+    variables: dict[str, str]
+    changed: dict[str, int]
 
 
 def training_python(profile: Profile, workdir: str) -> str:
-    """The Python of the first environment that has torch: the active one, `.venv` of the training's folder, rankdeck's own.
+    """The Python of the first environment that has torch: the active one, `.venv` of the training's folder, the `python` on the PATH, rankdeck's own.
 
     Args:
         profile: what is launched; its script is an absolute path.
         workdir: where ranks start.
     """
-    for folder in (*_active(), *_beside(profile, workdir)):
-        if _is_own(folder):
-            return sys.executable
-        if _has_torch(folder) and os.access(python := folder / "bin" / "python", os.X_OK):
-            return str(python)
+    if profile.launch.setup or (profile.launch.python and not profile.launch.wrap):
+        return sys.executable  # ranks use another one
+    for folder in _active():
+        if found := _own(folder) or _with_torch(str(folder / "bin" / "python"), workdir):
+            return found
+    for folder in _beside(profile, workdir):
+        python = folder / "bin" / "python"
+        has_torch = any(folder.glob("lib/python3*/site-packages/torch/__init__.py")) and os.access(python, os.X_OK)
+        if found := _own(folder) or (str(python) if has_torch else ""):
+            return found
+    on_path = shutil.which("python") or shutil.which("python3") or ""
+    if os.path.isabs(on_path):
+        return _own(Path(on_path).parent.parent) or _with_torch(on_path, workdir) or sys.executable
     return sys.executable
 
 
@@ -32,13 +85,8 @@ def is_of_folder(profile: Profile, python: str, workdir: str) -> bool:
 
 
 def _active() -> Iterator[Path]:
-    """Environments that the user has activated. Conda's `base` is often active in every shell, so it counts only if rankdeck's own environment
-    has no torch.
-    """
-    variables = ["VIRTUAL_ENV"]
-    if os.environ.get("CONDA_DEFAULT_ENV") != "base" or importlib.util.find_spec("torch") is None:
-        variables.append("CONDA_PREFIX")
-    for name in variables:
+    """Environments that the user has activated. Conda's `base` is active in every shell of many users: it is the `python` on the PATH."""
+    for name in ("VIRTUAL_ENV", *(["CONDA_PREFIX"] if os.environ.get("CONDA_DEFAULT_ENV") != "base" else [])):
         if path := os.environ.get(name):
             yield Path(path)
 
@@ -52,12 +100,64 @@ def _beside(profile: Profile, workdir: str) -> list[Path]:
     return [work / ".venv"] if recipe.module is not None else []
 
 
-def _is_own(folder: Path) -> bool:
+def _own(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return sys.executable if folder.samefile(sys.prefix) else ""
+    return ""
+
+
+def _with_torch(python: str, workdir: str) -> str:
+    """The path of a Python, or of the one that it stands for; empty if it has no torch or does not run."""
+    answer = _answer(python, workdir)
+    if answer is None or not answer.has_torch:
+        return ""
+    is_shim = (
+        Path(python).parent.name == "shims"
+    )  # of pyenv, asdf or mise: takes time at each start, and depends on the folder
+    return answer.executable if is_shim and os.access(answer.executable, os.X_OK) else python
+
+
+def _answer(python: str, workdir: str) -> _Answer | None:
+    """The answer of a Python, or the kept one if nothing that it depends on has changed."""
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "PYENV_", "ASDF_", "MISE_"))
+    }
+    pins = [str(folder / name) for folder in (Path(workdir), *Path(workdir).parents) for name in _PINS]
+    pins += [python, os.path.realpath(python), str(Path(python).parent.parent / "version")]
+    path = state_folder() / "pythons.json"
+    known = find_value(path, dict[str, _Kept]) or {}
+    kept = known.get(python)
+    if kept is not None and kept.variables == variables and kept.changed == _changed([*pins, *kept.answer.folders]):
+        return kept.answer
+    answer = _ask(python, workdir)
+    if answer is not None:
+        known.pop(python, None)
+        known[python] = _Kept(answer, variables, _changed([*pins, *answer.folders]))
+        with contextlib.suppress(OSError, RankdeckError):
+            private_folder(path.parent)
+            replace_file(path, msgspec.json.encode(dict(list(known.items())[-MOST_KEPT:])))
+    return answer
+
+
+def _ask(python: str, workdir: str) -> _Answer | None:
+    """Starts a Python in `/`, where no `torch.py` of the current folder is found, and asks it. None: it gave no answer in time."""
+    environment = {**os.environ, "PYENV_DIR": workdir}
     try:
-        return folder.samefile(sys.prefix)
-    except OSError:
-        return False
+        said = subprocess.run(
+            [python, "-c", _QUESTION], cwd="/", env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=PATIENCE, check=False,
+        ).stdout  # fmt: skip
+        return msgspec.json.decode(said.rstrip().rpartition(b"\n")[2], type=_Answer)
+    except msgspec.MsgspecError:  # too old, or broken
+        return _Answer(has_torch=False, executable="", folders=())
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
-def _has_torch(folder: Path) -> bool:
-    return any(folder.glob("lib/python3*/site-packages/torch/__init__.py"))
+def _changed(paths: list[str]) -> dict[str, int]:
+    """When files and folders were changed, in ns; missing ones are left out."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            found[path] = os.stat(path).st_mtime_ns
+    return found

@@ -91,6 +91,7 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         max_restarts=plan.launch.max_restarts,
         restart_when=plan.launch.restart_when,
         start_together=plan.backend.start_together,
+        python=plan.shown_python,
         backend=plan.backend.name,
         backend_note=plan.backend_note,
         backend_is_auto=plan.backend_is_auto,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_nccl_without_a_gpu_runs_on_gloo_where_the_profile_says_so_and_tells_why
     done = rankdeck("launch", profile)
     assert done.returncode == 0
     assert done.stdout.count("met gloo 2\n") == 2
-    assert f"launched with 2 ranks on gloo; nccl can't run: {NO_GPU}" in done.stderr
+    assert f"launched 2 ranks of {sys.executable} on gloo; nccl can't run: {NO_GPU}" in done.stderr
 
 
 def test_auto_takes_gloo_without_a_gpu_and_says_why(rankdeck: Deck, write):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sysconfig
+import venv
 from pathlib import Path
 
 import pexpect
@@ -228,3 +230,21 @@ def test_a_pipe_goes_to_the_rank_and_so_does_its_end(rankdeck, write_script, giv
 def test_stdin_is_for_one_rank(rankdeck, write_script):
     done = rankdeck("run", "-n", "2", "--stdin", write_script("asks.py", ASKS))
     assert (done.returncode, "one rank" in done.stderr) == (2, True)
+
+
+def test_the_python_that_the_user_means_runs_and_is_named(rankdeck, write_script, tmp_path, monkeypatch):
+    """It has torch by a `.pth` file, as an environment with the system's packages has it."""
+    venv.create(tmp_path / "env", symlinks=True)
+    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    (packages / "site.pth").write_text(f"{sysconfig.get_path('purelib')}\n{tmp_path / 'shared'}\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "of_site.py").touch()
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.setenv("PATH", f"{tmp_path}/env/bin:{os.environ['PATH']}")
+    python = f"{tmp_path}/env/bin/python"
+    script = write_script("needs.py", "import of_site\nprint('has it', flush=True)\nimport tqdm_of_ours\n")
+    with in_terminal("run", "--cold", "-n", "1", script) as terminal:
+        terminal.expect_exact(f"needs launched 1 rank of {python}")
+        terminal.expect_exact("has it")
+        assert ended(terminal) == 1
+    assert f"install tqdm_of_ours for {python}" in rankdeck("status", "-").stdout

@@ -113,7 +113,8 @@ def first_cause(text: str) -> str:
 def test_an_entry_is_complete_and_names_only_groups_that_it_has(cause: Cause) -> None:
     assert re.fullmatch(r"[BCDEFGHIKMNPRSTUW]\d{1,2}", cause.id)
     groups = dict.fromkeys((*regex.compile(cause.pattern).groupindex, *regex.compile(cause.needs).groupindex), "x")
-    groups |= {"node": "gpu01", "python": "python3", "job": "1234"} if cause.speaker else {}
+    groups["python"] = "python3"
+    groups |= {"node": "gpu01", "job": "1234"} if cause.speaker else {}
     assert cause.hint.format(**groups)
     cause.detail.format(**groups)
     cause.fix.format(**groups)

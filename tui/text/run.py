@@ -104,6 +104,8 @@ def _value_line(header: Header, width: int) -> Content:
         parts.append((f"  {plain_line(run.aside)}", MUTED))
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
+    if run.python:
+        parts.append((f"  {plain_line(run.python)}", MUTED))
     return Content.assemble(*parts).truncate(width, ellipsis=True)
 
 

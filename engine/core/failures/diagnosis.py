@@ -125,7 +125,13 @@ def why_again(said: Explanation) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def explain(
-    rank: int | None, status: int | None, output: bytes | str, reason: str = "", by: str = "", context: str = ""
+    rank: int | None,
+    status: int | None,
+    output: bytes | str,
+    reason: str = "",
+    by: str = "",
+    context: str = "",
+    python: str = "",
 ) -> Explanation:
     """Explains why a rank failed. Cached, because the view of a holding run is built ten times a second.
 
@@ -134,6 +140,7 @@ def explain(
         reason: from the node's agent: why it could not be started, or how it was lost.
         by: the user who sent the signal that ended it; empty: unknown.
         context: what its launcher printed.
+        python: the Python that it ran; empty: not known.
     """
     text, who = plain(output), "the process" if rank is None else f"rank {rank}"
     if status is None or reason:
@@ -151,7 +158,7 @@ def explain(
             shell = f"a shell reports {status} for a program that was killed by {status_words(-ended_by)}"
             said = replace(said, headline=f"{who} exited with {status}", detail=_one_line(f"{shell}: {said.detail}"))
         return said
-    return _about_exit(rank, status, text, told, context)
+    return _about_exit(rank, status, text, told, context, python)
 
 
 def _about_loss(who: str, status: int | None, text: str, reason: str) -> Explanation:
@@ -237,7 +244,7 @@ def _interrupted(end: Explanation, who: str, text: str) -> Explanation:
     return end
 
 
-def _about_exit(rank: int | None, status: int, text: str, told: Ending, context: str) -> Explanation:
+def _about_exit(rank: int | None, status: int, text: str, told: Ending, context: str, python: str) -> Explanation:
     """The explanation of a process that ended by itself, with an exit status."""
     who, chain = "the process" if rank is None else f"rank {rank}", told.chain
     messenger = find(chain[-1].message, "messenger", context=text) if chain else None
@@ -287,7 +294,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
     if known is not None:
         if known.cause.yields_to:
             known = find(text, letters=known.cause.yields_to, context=everything) or known
-        return _with(end, known, detail=known.detail or end.detail)
+        return _with(end, known, detail=known.detail or end.detail, python=python)
     frames = _frames(chain) or text
     if known := find(words if chain else _last_words(text), "consequence", context=frames):
         return replace(end, hint=_ANOTHER_FIRST, fix="", cause=known.cause.id)
@@ -310,8 +317,10 @@ def _reported(chain: Sequence[Traceback], text: str) -> tuple[tuple[Traceback, .
     return found or ending(before).chain, before
 
 
-def _with(end: Explanation, known: Found, *, detail: str) -> Explanation:
+def _with(end: Explanation, known: Found, *, detail: str, python: str = "") -> Explanation:
     """An explanation with the facts about its known cause."""
+    if python:
+        known = known._replace(words={**known.words, "python": python})
     return replace(
         end,
         detail=_one_line(known.detail or detail),

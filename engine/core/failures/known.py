@@ -61,8 +61,8 @@ FILES = (
 MAX_WORD = 200  # longest text of a named group in a sentence, in characters
 TIMEOUT = 0.2  # seconds after which one search for a pattern is given up: the text is hostile
 
-_PLACEHOLDERS = {"node": "NODE", "python": "PYTHON", "job": "JOB"}
-"""Used in sentences about connections if the log does not name the node."""
+_PLACEHOLDERS = {"node": "NODE", "python": "the Python of the ranks", "job": "JOB"}
+"""Words in sentences where they are not known."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -50,6 +50,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     line: str = ""  # the launcher's line about its end, if that is no known failure
     source: str = ""  # if its rank is unknown: the node or the file that its lines come from
     context: str = ""  # the launcher's output
+    python: str = ""  # the Python that it ran; empty: not known
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +150,7 @@ def _explain(one: Witness) -> Explanation:
     """Why one process failed, even if its status is unknown or only its launcher reports it."""
     is_lost = one.status is None and bool(one.reason)
     status = one.status if one.status is not None or is_lost else 1
-    said = explain(one.rank, status, one.output, one.reason, one.by, one.context)
+    said = explain(one.rank, status, one.output, one.reason, one.by, one.context, one.python)
     if one.report is not None and said.cause in ("exit", "E1", "E2"):  # its own output explains no more
         who = "a rank" if one.rank is None else f"rank {one.rank}"
         headline = one.report.cause.blames.format(who=who) or said.headline

@@ -152,6 +152,11 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.launch.wrap, self.python)
 
     @property
+    def shown_python(self) -> str:
+        """The Python of ranks, for people; empty: they run another program."""
+        return self.python if self.program.interpreter is None else ""
+
+    @property
     def node_python(self) -> str:
         """The Python of a node that needs no torch: of agents."""
         return self.outer_python or self.python

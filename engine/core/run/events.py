@@ -56,6 +56,7 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     max_restarts: int
     restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     start_together: str = ""  # why ranks can only start together, if the backend requires it
+    python: str = ""  # the Python of ranks; empty: they run another program
     backend: str = ""
     backend_note: str = ""  # why rankdeck chose the backend, if the profile leaves the choice open
     backend_is_auto: bool = False  # whether the profile says `auto`; otherwise the backend is a fallback

@@ -38,8 +38,8 @@ def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
 
 def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[str, str]:
     match event:
-        case ev.RunLaunched(name=name, backend=backend, backend_note=note, backend_is_auto=is_auto):
-            launched = f"{name} launched with {count(len(after.ranks), 'rank')}"
+        case ev.RunLaunched(name=name, python=python, backend=backend, backend_note=note, backend_is_auto=is_auto):
+            launched = f"{name} launched {count(len(after.ranks), 'rank')}" + (f" of {python}" if python else "")
             if not note:
                 return launched, "info"
             return f"{launched} on {backend}; {note}", "notice" if is_auto else "warning"

@@ -194,6 +194,7 @@ def run_view(
         world_size=len(state.ranks),
         backend=state.backend or plan.backend.name,
         program=plan.program.title,
+        python=plan.shown_python,
         launched_at=state.launched_at,
         ended_at=state.phase.at if isinstance(state.phase, Ended) else None,
         attempt_since=state.attempt_since,
@@ -215,7 +216,7 @@ def run_view(
         unit=unit,
         checkpoint=saved.checkpoint,
         checkpoint_at=saved.checkpoint_at,
-        failure=failure_view(state, tails, waits),
+        failure=failure_view(state, tails, waits, plan.shown_python),
         restart=again.words,
         restart_kind=again.kind,
         restart_ranks=again.ranks,
@@ -250,7 +251,9 @@ def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallV
     return _finite(sum(rates) / (len(rates) if _unit(progress) == "it" else 1)) if rates else None
 
 
-def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
+def failure_view(
+    state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = (), python: str = ""
+) -> FailureView | None:
     """Why a rank or the run failed; None if neither did."""
     if isinstance(state.phase, Ended) and state.phase.outcome.job_ended:
         reason = state.phase.outcome.reason
@@ -262,7 +265,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
                 rank=None, headline="the run could not start", detail=state.phase.outcome.reason, traceback="", hint=""
             )
         return None
-    verdict = _verdict(witnesses(state, tails), waits)
+    verdict = _verdict(witnesses(state, tails, python), waits)
     assert verdict is not None
     no_restart = _no_restart(state)
     rank = verdict.rank
@@ -305,19 +308,19 @@ def _verdict(witnesses: tuple[Witness, ...], waits: Sequence[Wait]) -> Verdict |
     return find_verdict(witnesses, waits)
 
 
-def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:
-    """Each rank of the current attempt, for the verdict."""
-    return tuple(_witness(rank, phase, tails.get(rank, b"")) for rank, phase in enumerate(state.ranks))
+def witnesses(state: RunState, tails: Mapping[int, bytes], python: str) -> tuple[Witness, ...]:
+    """Each rank of the current attempt, for the verdict. `python`: of the ranks; empty: not known."""
+    return tuple(_witness(rank, phase, tails.get(rank, b""), python) for rank, phase in enumerate(state.ranks))
 
 
-def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
+def _witness(rank: int, phase: RankPhase, tail: bytes, python: str) -> Witness:
     from engine.core.failures.verdict import Witness
 
     failed = rank_word(phase) in ("failed", "lost")
     match phase:
         case Done() as done if failed or done.status == 0:
             return Witness(rank=rank, output=tail, failed=failed, status=done.status, order=(done.order,),
-                           secondary=done.secondary, reason=done.reason, by=done.by)  # fmt: skip
+                           secondary=done.secondary, reason=done.reason, by=done.by, python=python)  # fmt: skip
         case Gone(order=order, reason=reason) if failed:
             return Witness(
                 rank=rank, output=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN_END
