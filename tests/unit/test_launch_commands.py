@@ -65,6 +65,68 @@ def test_the_tables_name_launchers_and_reasons_that_exist_and_each_option_once()
         assert all(name.startswith("-") and "_" not in name for name in names)
 
 
+# --- commands of trainers ---------------------------------------------------------------------------------------------
+
+LIGHTNING = {"LT_CLI_USED": "1", "LT_DEVICES": "4", "LT_NUM_NODES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("fabric run --devices=4 train.py --lr 0.1", profile(4, "--lr", "0.1", env=LIGHTNING)),
+        (
+            "lightning run model train.py --lr 0.1 --devices 4 --strategy=ddp --accelerator cpu -x",
+            profile(
+                4,
+                *("--lr", "0.1", "-x"),
+                backend="gloo",
+                env={**LIGHTNING, "LT_STRATEGY": "ddp", "LT_ACCELERATOR": "cpu"},
+            ),
+        ),
+        ("fabric run --devices 0,2 train.py", profile(2, env={**LIGHTNING, "LT_DEVICES": "0,2"})),
+        ("uv run --with x fabric run train.py", profile(1, env={**LIGHTNING, "LT_DEVICES": "1"})),
+        ("composer -n 4 train.py --lr 0.1", profile(4, "--lr", "0.1")),
+        ("composer train.py", profile(None)),
+        (
+            "composer -n 2 -m pkg.train",
+            {
+                "backend": {"name": "auto"},
+                "layout": {"ranks_per_node": 2},
+                "recipe": {"module": "pkg.train", "args": []},
+            },
+        ),
+        ("composer -n 2 -c ./train.sh", profile(2, script="./train.sh")),
+        (
+            "tune run --nproc_per_node 4 full_finetune_distributed --config llama3/8B_full lr=1",
+            {
+                "backend": {"name": "auto"},
+                "layout": {"ranks_per_node": 4},
+                "recipe": {
+                    "module": "torchtune._cli.tune",
+                    "args": ["run", "full_finetune_distributed", "--config", "llama3/8B_full", "lr=1"],
+                },
+            },
+        ),
+        ("colossalai run --nproc_per_node 4 train.py --lr 1", profile(4, "--lr", "1")),
+        (
+            "colossalai run train.py --lr 1 --host a,b --nproc_per_node 4",
+            profile(4, "--lr", "1", layout={"nodes": ["a", "b"]}),
+        ),
+        ("torchrun --no-python ./a.out", profile(1, script="./a.out")),
+    ],
+)
+def test_commands_of_trainers(command: str, wanted: dict[str, Any]) -> None:
+    assert read(command) == wanted
+    assert looks_like_launch(command)
+
+
+def test_a_process_substitution_stays_whole() -> None:
+    text = "source <(spack load --sh py-torch)\ntorchrun train.py 2> log\n"
+    assert read(text, file="run.sh")["launch"]["setup"].endswith("source <(spack load --sh py-torch)")
+    assert notes(text, file="run.sh") == {"2> log": "rankdeck keeps the output of every rank: rankdeck logs"}
+    assert "<(zcat a b)" in notes("torchrun train.py <(zcat a b)")
+
+
 # --- torchrun --------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +353,8 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
         ("torchrun --nproc-per-node 0 t.py", "the number of ranks on each node is '0'", "above 0"),
         ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks on each node is", "above 0"),
         ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks on each node is '$N'", "write its value"),
-        ("torchrun --no-python ./a.out", "not a Python script", "starts Python scripts"),
+        ("torchrun --no-python python a.py", "python is no file here", "path of a script or an executable"),
+        ("fabric consolidate x", "fabric does not launch anything here", "fabric run"),
         ("torchrun", "torchrun is given no program", "write the script"),
         ("torchrun 'x", "no closing quotation", "close the quotes"),
         ("accelerate config", "does not launch", "accelerate launch"),

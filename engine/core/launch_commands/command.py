@@ -1,6 +1,7 @@
 """Which launcher a command starts, and what it starts in turn: srun may start torchrun, and mpirun a Python."""
 
 import re
+from collections.abc import Callable, Mapping
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.accelerate import read_accelerate
@@ -11,6 +12,7 @@ from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, read_srun
 from engine.core.launch_commands.torchrun import read_torchrun
+from engine.core.launch_commands.trainers import read_colossalai, read_composer, read_fabric, read_tune
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
@@ -26,7 +28,23 @@ _SHELLS = ("bash", "sh")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)  # commands that start ranks
 MAX_LOOK = 1 << 16  # characters of a pasted text that decide whether it is a command
 
-_LISTED = "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, mpirun, srun and sbatch files"
+_READERS: Mapping[str, tuple[Callable[[Draft, list[Word]], None], str]] = {
+    "torchrun": (read_torchrun, ""),
+    "deepspeed": (read_deepspeed, ""),
+    "accelerate-launch": (read_accelerate, ""),
+    "accelerate": (read_accelerate, "launch"),
+    "composer": (read_composer, ""),
+    "fabric": (read_fabric, "run"),
+    "lightning": (read_fabric, "run"),
+    "tune": (read_tune, "run"),
+    "colossalai": (read_colossalai, "run"),
+}
+"""Who reads the command of a launcher, and its subcommand that starts ranks."""
+
+_LISTED = (
+    "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, fabric run, lightning run, composer, tune run, "
+    "colossalai run, mpirun, srun and sbatch files"
+)
 
 
 def program_of(word: str) -> str:
@@ -44,10 +62,15 @@ def starts_ranks(words: list[Word]) -> bool:
     """Whether a command starts ranks, and not just one program."""
     words = [word for word in words if not _ASSIGNMENT.match(word.text)]
     words = words[runs_in_environment(words) :]
-    names = [program_of(word.text) for word in words]
-    return any(name in LAUNCHERS for name in names[:1]) or any(
+    return _is_launcher(words) or any(
         word.text.startswith(("torch.distributed.", "accelerate", "deepspeed")) for word in words[:4]
     )
+
+
+def _is_launcher(words: list[Word]) -> bool:
+    name = program_of(words[0].text) if words else ""
+    subcommand = _READERS.get(name, (None, ""))[1]
+    return name in LAUNCHERS or (name in _READERS and subcommand in ("", *(word.text for word in words[1:2])))
 
 
 def looks_like_launch(text: str) -> bool:
@@ -105,7 +128,7 @@ def runs_in_environment(words: list[Word]) -> int:
             for at, word in enumerate(words)
             if at > 1
             and words[at - 1].text not in _NAMES_ENVIRONMENT
-            and (is_program(word.text) or word.text.endswith(".py"))
+            and (is_program(word.text) or word.text.endswith(".py") or _is_launcher(words[at:]))
         ),
         0,
     )
@@ -131,19 +154,14 @@ def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
             f"{first.place}: more words follow a command in quotes",
             hint="write options of rankdeck import, such as --print, before the command",
         )
-    if name == "torchrun":
-        read_torchrun(draft, rest)
-    elif name == "deepspeed":
-        read_deepspeed(draft, rest)
-    elif name == "accelerate-launch":
-        read_accelerate(draft, rest)
-    elif name == "accelerate":
-        if not rest or rest[0].text != "launch":
+    if name in _READERS:
+        read, subcommand = _READERS[name]
+        if subcommand and (not rest or rest[0].text != subcommand):
             raise UsageError(
-                f"{first.place}: accelerate does not launch anything here",
-                hint="import a command with accelerate launch",
+                f"{first.place}: {name} does not launch anything here",
+                hint=f"import a command with {name} {subcommand}",
             )
-        read_accelerate(draft, rest[1:])
+        read(draft, rest[1:] if subcommand else rest)
     elif _PYTHON.match(name):
         _read_python(draft, first, rest, outer)
     elif name.endswith(".py"):

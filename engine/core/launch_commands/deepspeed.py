@@ -1,6 +1,5 @@
 """The `deepspeed` command."""
 
-from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word
 from engine.core.launch_commands.options import Given, read_options, take_option, take_program
 
@@ -29,13 +28,6 @@ def _take(draft: Draft, given: Given) -> None:
     match given.option.means:
         case "include":
             _include(draft, value)
-        case "exclude":
-            raise UsageError(
-                f"{value.place}: --exclude depends on a hostfile, which is not read",
-                hint="leave it out, and name the nodes that remain: --nodes gpu01:4,gpu02:4",
-            )
-        case "ssh-port":
-            draft.leave_out(given.word.text, f'set layout.ssh_options = ["-p", "{value.text}"]')
         case _:
             take_option(draft, given)
 

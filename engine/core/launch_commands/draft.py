@@ -80,7 +80,7 @@ class Draft:
         self.kind, self.target = kind, target.text
         self.args += [literal(word.text) for word in args]
         for word in (target, *args):
-            if "$" in word.text or "`" in word.text:
+            if "$" in word.text or "`" in word.text or word.text.startswith(("<(", ">(")):
                 self.leave_out(word.text, "no shell expands it: write its value into the profile")
 
 

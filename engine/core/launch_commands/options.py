@@ -11,9 +11,12 @@ from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.tables import read_table
 
-Launcher = Literal["torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python"]
+Launcher = Literal[
+    "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python", "fabric", "composer", "colossalai"
+]
 
-_EXACT = ("mpirun", "python")  # launchers that do not abbreviate options
+_ANYWHERE = ("fabric", "colossalai")  # launchers that find options behind the script too, and leave unknown ones to it
+_EXACT = ("mpirun", "python", *_ANYWHERE)  # launchers that do not abbreviate options
 
 
 class Option(NamedTuple):
@@ -73,14 +76,20 @@ def options_of(launcher: Launcher) -> tuple[Option, ...]:
 
 
 def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given], list[Word]]:
-    """The options at the beginning of a command, and the words after them. Raises UsageError for an unknown option or a missing value."""
+    """The options of a command, and the words after them. Raises UsageError for an unknown option or a missing value."""
     given: list[Given] = []
+    rest: list[Word] = []
     at = 0
     while at < len(words):
         word = words[at]
         if word.text == "--":
-            return given, list(words[at + 1 :])
-        if not word.text.startswith("-") or word.text == "-":
+            return given, [*rest, *words[at + 1 :]]
+        is_option = word.text.startswith("-") and word.text != "-"
+        if launcher in _ANYWHERE and (not is_option or (rest and not _is_known(word, launcher))):
+            rest.append(word)
+            at += 1
+            continue
+        if not is_option:
             break
         found, joined = _find(word, launcher)
         values = [Word(joined, word.place)] if joined is not None and found.value_count else []
@@ -92,7 +101,14 @@ def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given]
         at += 1 + need
         if launcher == "python" and found.means == "module":
             break  # all that follows belongs to the module
-    return given, list(words[at:])
+    return given, [*rest, *words[at:]]
+
+
+def _is_known(word: Word, launcher: Launcher) -> bool:
+    try:
+        return bool(_find(word, launcher))
+    except UsageError:
+        return False
 
 
 def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
@@ -142,12 +158,14 @@ def take_option(draft: Draft, given: Given) -> None:
         case "variable":
             name, is_set, text = sets.partition("=")
             draft.set_env(name, text if is_set else value.text)
-        case "no-python":
+        case "exclude":
             raise UsageError(
-                f"{given.spelled}: the program is not a Python script",
-                hint="rankdeck starts Python scripts; import the command that the program runs",
+                f"{value.place}: --exclude depends on a hostfile, which is not read",
+                hint="leave it out, and name the nodes that remain: --nodes gpu01:4,gpu02:4",
             )
-        case "module":
+        case "ssh-port":
+            draft.leave_out(given.word.text, f'set layout.ssh_options = ["-p", "{value.text}"]')
+        case "module" | "no-python":
             pass  # `take_program` reads it
         case _:
             draft.leave_out(given.spelled, given.why)
@@ -157,5 +175,10 @@ def take_program(draft: Draft, given: Sequence[Given], words: list[Word], launch
     """Takes the program and its arguments: `words`, after the options `given`. Raises UsageError if there is none."""
     if not words:
         raise UsageError(f"{launcher} is given no program", hint="write the script after its options")
+    if any(one.option.means == "no-python" for one in given) and "/" not in words[0].text:
+        raise UsageError(
+            f"{words[0].place}: {words[0].text} is no file here",
+            hint="write the path of a script or an executable, or import the command that the program runs",
+        )
     is_module = any(one.option.means == "module" for one in given)
     draft.set_program("module" if is_module else "script", words[0], words[1:])

@@ -91,7 +91,12 @@ class _Reader:
             self.draft.setup.append(statement.text)
         elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
             self.draft.workdir = "" if words[1].text == "." else words[1].text
-        elif any(is_program(word.text) for word in plain[:2]) or runs_in_environment(plain) or not self._file:
+        elif (
+            any(is_program(word.text) for word in plain[:2])
+            or starts_ranks(plain)
+            or runs_in_environment(plain)
+            or not self._file
+        ):
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
             self.draft.leave_out(

@@ -1,6 +1,6 @@
 """Takes shell text apart into simple commands, without a shell. Knows the syntax that commands of launchers need: quotes, `\\` at the end
 of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose value the text itself sets. Everything else (`$(...)`,
-other variables) stays as it is, as one word."""
+`<(...)`, other variables) stays as it is, as one word."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ class Statement(NamedTuple):
 
 
 _PART = re.compile(
-    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}"  # words, or parts of words
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}|(?<!\S)[<>]\((?:[^()]|\([^()]*\))*\)"  # words, or parts of words
     r"|(?P<comment>(?<!\S)#[^\n]*)"
     r"|(?P<redirect>(?:&>>?|(?<!\S)\d+[<>]+&?|[<>]+&?)[ \t]*(?:\d+(?=\s|$)|[^\s|&;]*))"
     r"|(?P<pipe>\|(?!\|)[^;&\n]*)"
@@ -32,7 +32,7 @@ _PART = re.compile(
 _VARIABLE = re.compile(
     r"'[^']*'|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.DOTALL
 )
-_SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\})", re.DOTALL)
+_SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>[$<>]\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\})", re.DOTALL)
 
 
 def statements(text: str, name: str = "") -> Iterator[Statement]:
