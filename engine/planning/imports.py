@@ -13,9 +13,9 @@ from engine.core.launch_commands.draft import Note, Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
+from engine.core.plan.profile_checks import profile_name
 from engine.core.plan.profile_reading import profile_with_overrides
 from engine.planning.make import choices
-from engine.planning.programs import profile_name
 
 MAX_SIZE = 1 << 18
 """Largest batch file, in bytes."""

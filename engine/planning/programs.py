@@ -15,6 +15,7 @@ from engine.core.arguments.script import read_arguments
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile_checks import profile_name
 from engine.core.plan.profile_reading import profile_with_overrides
 from engine.core.terminal_text import SURROGATE
 from engine.planning.make import choices
@@ -80,12 +81,6 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
             data.setdefault("launch", {})[key] = value
     places = Places(PLACE, {})
     return profile_with_overrides(data, places, wanted.overrides, choices()), places
-
-
-def profile_name(program: str, *, is_module: bool = False) -> str:
-    """A valid name for the profile of a program: `train` for `src/train.py`, `train` for the module `project.train`."""
-    stem = program.rpartition(".")[2] if is_module else Path(program).stem
-    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-")[:64] or "run"
 
 
 def _kind(wanted: Wanted) -> str:

@@ -503,6 +503,19 @@ async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
 
 
+async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(
+    app: RankdeckApp, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("data.py", "train_gpt.py", "setup.py", "test_a.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "n", "New: train_gpt", "● script", "train_gpt.py", "F7 choose file")
+        await pilot.press("f5")
+        await until(pilot, lambda: bool(engine.launched), "the launch")
+        assert (engine.launched[0].name, engine.launched[0].recipe.script) == ("train_gpt", "train_gpt.py")
+
+
 async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, engine: FakeEngine):
     engine.launch_error = CheckError("no torch here", hint="install it")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:

@@ -9,8 +9,9 @@ import pytest
 
 from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.profile import Backend, Launch, Layout, Recipe
+from engine.core.plan.profile_checks import profile_name
 from engine.planning.interpreters import interpreter_of
-from engine.planning.programs import Wanted, make_profile, profile_name
+from engine.planning.programs import Wanted, make_profile
 from tests.support import parse_profile
 
 BASE = """

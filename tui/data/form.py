@@ -31,12 +31,12 @@ def fits_a_form(profile: Profile | None) -> bool:
     return profile is None or all(value.isprintable() for value in values_of(profile, ()).values())
 
 
-def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
-    """The values that the form shows of a profile; None: a new profile."""
+def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo], script: str = "") -> dict[str, str]:
+    """The values that the form shows of a profile; None: a new one, of a script if there is one."""
     if profile is None:
         names = [recipe.name for recipe in recipes]
-        first = FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]
-        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.warm": YES,
+        first = OWN_SCRIPT if script else FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]
+        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "recipe.script": script, "launch.warm": YES,
                 "launch.on_failure": "hold"}  # fmt: skip
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch
     kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)

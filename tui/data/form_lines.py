@@ -79,7 +79,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
     programs = ((OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))
     offered = {
         BACKEND: tuple((backend.name, backend.summary) for backend in backends),
-        RECIPE: (*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())), *programs),
+        RECIPE: (*programs, *((recipe.name, recipe.summary) for recipe in own_script(recipes, ()))),
     }
     of_jobs = {field.id for lines in JOB_LINES.values() for field in lines}
     found: list[Field] = []

@@ -1,7 +1,7 @@
 """Paths that a form's line may mean: the rest of one that is being typed, and the scripts of a folder."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from textual.suggester import Suggester
@@ -14,6 +14,7 @@ DEEPEST = 3  # levels of folders below the working directory in which scripts ar
 MOST_ENTRIES = 10_000
 """Entries that are read of all these folders, and of one whose names are completed: a data set may have millions."""
 
+_NO_PROGRAMS = ("__", "test_", "conftest.py", "setup.py")  # how names of files begin that nobody launches
 _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 
 
@@ -67,6 +68,12 @@ def scripts_below(folder: Path) -> list[str]:
                     found.append(f"{prefix}{name}")
         level = below
     return found[:MOST_SCRIPTS]
+
+
+def probable_script(scripts: Sequence[str]) -> str:
+    """The one of the scripts of `scripts_below` that is most probably launched: of the folder itself; empty: none."""
+    here = [path for path in scripts if "/" not in path and not path.startswith(_NO_PROGRAMS)]
+    return min(here, key=lambda path: (not path.startswith("train"), path != "main.py", path), default="")
 
 
 class PathSuggester(Suggester):

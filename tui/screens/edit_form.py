@@ -14,10 +14,11 @@ from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.batch.slurm import partition_words, soonest_first
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
+from engine.core.plan.profile_checks import profile_name
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import JOB_NODES, OWN_SCRIPT, PARTITION, RECIPE, SCRIPT, Field, fields, own_script, script_in
 from tui.data.off_loop import off_loop
-from tui.data.path_lines import PathSuggester, scripts_below
+from tui.data.path_lines import PathSuggester, probable_script, scripts_below
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
 from tui.widgets.form_row import Form, FormRow
@@ -68,11 +69,13 @@ class EditForm:
         engine, base = self._screen.engine, self._base
         self.recipes = await off_loop(engine.recipes)
         self.backends = await off_loop(engine.backends)
-        await self.read_script(values_of(base, self.recipes))
-        self.values = values_of(base, self.recipes)
+        script = "" if base else probable_script(await off_loop(scripts_below, Path()))
+        await self.read_script(values_of(base, self.recipes, script))
+        self.values = values_of(base, self.recipes, script)
         if self._is_new:
             taken = {entry.name for entry in await off_loop(engine.profiles)}
-            self.values["name"] = free_name(f"{base.name[:56]}{suffix}" if base else "my-run", taken)
+            name = f"{base.name[:56]}{suffix}" if base else profile_name(script)[:56] if script else "my-run"
+            self.values["name"] = free_name(name, taken)
         # A form without input can be left without a question.
         self._saved = dict(self.values)
         await self.build()

@@ -113,6 +113,13 @@ def is_module_name(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
+def profile_name(program: str, *, is_module: bool = False) -> str:
+    """A valid name for the profile of a program: `train` for `src/train.py`, `train` for the module `project.train`."""
+    name = program.rpartition("/")[2]
+    stem = name.rpartition(".")[2] if is_module else name.rpartition(".")[0] or name
+    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-")[:64] or "run"
+
+
 def _check_launch(launch: Launch, places: Places) -> None:
     _check_seconds(("launch", "lease"), launch.lease, places)
     if launch.hold_for:
