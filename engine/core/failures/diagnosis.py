@@ -238,7 +238,9 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
 def _interrupted(end: Explanation, who: str, text: str) -> Explanation:
     """The explanation of Ctrl-C: where the process was, and whether it waited there for something."""
     chain = last_chain(text, fatal=True)
-    end = replace(end, headline=f"{who} was interrupted", fix="", cause="E2", confidence="certain")
+    meant = _SIGNALS[signal.SIGINT]
+    end = replace(end, headline=f"{who} was interrupted", detail=meant.meaning, hint=meant.hint, fix="")
+    end = replace(end, cause="E2", confidence="certain")
     if chain and (known := find(_frames(chain), "place", context=text)):
         return _with(end, known, detail=known.detail)
     return end
