@@ -12,16 +12,33 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-ABSENT = "rankdeck: no value"  # a value that no program stores
 SETTLE_TIME = 0.5  # longest wait in seconds for threads of torch to sleep
 
 
-def has_keys(store: Any, keys: Sequence[str]) -> bool:
-    """Whether a TCPStore has all these keys. Does not wait for them. `check` of a TCPStore is of torch 2.4. A `compare_set` that expects
-    what no key has changes nothing: it returns the value of the key, or what it expects if there is no such key."""
+def set_once(store: Any, key: str, text: str) -> bytes:
+    """Sets a value in a store, unless there is one. Returns the value that is there."""
+    import torch.distributed as dist
+
+    if hasattr(dist, "DistStoreError"):
+        there: bytes = store.compare_set(key, "", text)
+        return there
+    if store.add(f"{key}/set", 1) == 1:  # the `compare_set` of torch 2.1 ends the process with SIGSEGV
+        store.set(key, text)
+    there = store.get(key)
+    return there
+
+
+def mark_key(store: Any, key: str) -> None:
+    """Lets `has_marked` find a key that has a value."""
+    if not hasattr(store, "check"):
+        store.add(f"{key}/marks", 1)
+
+
+def has_marked(store: Any, keys: Sequence[str]) -> bool:
+    """Whether a TCPStore has all these keys, whose writers have called `mark_key`. Does not wait for them; `check` is of torch 2.4."""
     if hasattr(store, "check"):
         return bool(store.check(list(keys)))
-    return all(store.compare_set(key, ABSENT, ABSENT) != ABSENT.encode() for key in keys)
+    return all(store.add(f"{key}/marks", 0) for key in keys)
 
 
 def abort_group() -> None:

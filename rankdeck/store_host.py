@@ -89,6 +89,7 @@ def publish(store: Any, number: int, news: Any) -> None:
     word, generation, *signature = news
     text = " ".join([*signature, json.dumps([word, generation])])
     store.set(f"{PREFIX}/news/{number}", text)
+    store.add(f"{PREFIX}/news", 1)
     for listener in range(1, store.add(f"{PREFIX}/listeners", 0) + 1):
         store.set(f"{PREFIX}/news/{number}/{listener}", text)
 

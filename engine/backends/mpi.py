@@ -73,7 +73,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
         found=f"{NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
         library_path=_library_path(mpi),
         library_links=_library_links(mpi),
-        torch="2.3",
+        torch="2.4",
     )
 
 

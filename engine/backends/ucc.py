@@ -25,7 +25,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
     env = {"RANKDECK_BACKEND": "ucc", "UCX_ERROR_SIGNALS": ""}
     if one_machine:
         env |= {"UCX_TLS": "self,sm,tcp", "UCX_NET_DEVICES": "lo"}
-    return BackendSettings(name="ucc", device="cpu", env=env, start_together=_START_TOGETHER, torch="2.3")
+    return BackendSettings(name="ucc", device="cpu", env=env, start_together=_START_TOGETHER, torch="2.4")
 
 
 def check(ranks: int, facts: NodeFacts) -> None:

@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from rankdeck._torch_compat import has_keys
+from rankdeck._torch_compat import has_marked, mark_key, set_once
 from rankdeck.store_host import PREFIX
 
 KEY = "RANKDECK_STORE_KEY"
@@ -75,13 +75,14 @@ class Board:
 
     def put_first(self, name: str, text: str) -> None:
         key = f"{self.prefix}/{name}"
-        there = self._store.compare_set(key, "", sign(key, text))
+        there = set_once(self._store, key, sign(key, text))
         if signed_text(key, there) is None:
             self._store.set(key, sign(key, text))
         self._wake(key)
 
     def _wake(self, key: str) -> None:
         """Wakes ranks that wait for a value. `compare_set` does not, in the store of torch that has no libuv."""
+        mark_key(self._store, key)
         self._store.set(f"{key}/there", "1")
 
     def get(self, name: str) -> str:
@@ -94,7 +95,7 @@ class Board:
 
     def have_all(self, names: list[str]) -> bool:
         keys = [f"{self.prefix}/{name}" for name in names]
-        return has_keys(self._store, keys) and None not in self._look(keys)
+        return has_marked(self._store, keys) and None not in self._look(keys)
 
     def get_all(self, names: list[str]) -> list[str]:
         found = self._look([f"{self.prefix}/{name}" for name in names])

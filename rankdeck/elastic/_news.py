@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rankdeck._torch_compat import has_keys
 from rankdeck.elastic._board import POLL_INTERVAL, connect, signed_text, warn_of_forgery
 from rankdeck.store_host import PREFIX
 
@@ -44,9 +43,7 @@ class News:
 
     def _listen(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
-            while has_keys(self._store, [f"{PREFIX}/news/{self._number}"]) and self._take(
-                f"{PREFIX}/news/{self._number}"
-            ):
+            while self._number < self._store.add(f"{PREFIX}/news", 0) and self._take(f"{PREFIX}/news/{self._number}"):
                 pass
             while not self._is_closed:
                 if not self._take(f"{PREFIX}/news/{self._number}/{self._listener}") and not self._is_closed:

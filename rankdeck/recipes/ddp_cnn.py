@@ -112,7 +112,7 @@ class Training:
         if not len(self.loader):
             refuse(f"ddp-cnn: each rank has {len(self.sampler)} images: make --batch smaller", ARGUMENTS)
         self.model = make_model(self.p, self.device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9, weight_decay=1e-4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.p.lr, momentum=0.9, weight_decay=1e-4)
         self.shape = {"width": self.p.width, "world": self.world, "batch": self.p.batch}
         begin = self._first_weights()
         on_gpu = self.device.type == "cuda"

@@ -145,7 +145,7 @@ def train(parameters: Parameters) -> None:
     hidden = parameters.hidden
     layers = (torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU())
     model = torch.nn.Sequential(torch.nn.Flatten(), *layers, torch.nn.Linear(hidden, 10)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=parameters.lr, momentum=0.9)
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     # DDP regroups its buckets after the first backward pass, which rounds sums in another order. After this pass, which trains
     # nothing, a resumed training rounds as the unbroken one does.

@@ -31,7 +31,7 @@ def write_environment(tmp_path: Path):
     ("version", "recipe", "backend", "need"),
     [
         ("1.13.1+cu117", "hello", "gloo", "ranks need 2.1 or newer"),
-        ("2.2.2", "hello", "mpi", "mpi needs 2.3 or newer"),
+        ("2.2.2", "hello", "mpi", "mpi needs 2.4 or newer"),
         ("2.2.2", "fsdp-gpt", "gloo", "the recipe fsdp-gpt needs "),
     ],
 )

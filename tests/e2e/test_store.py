@@ -1,4 +1,4 @@
-"""A store that ends before its ranks have met ends the attempt: torch would let ranks wait for minutes."""
+"""A store or an agent that ends before the ranks have met ends the attempt: torch would let ranks wait for minutes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,28 @@ def launched(rankdeck: Deck, write_script, write_profile, **launch) -> str:
     return rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "hold", **launch}))
 
 
-@pytest.fixture
-def python_without_store(tmp_path: Path):
-    """Writes a Python whose stores end at once, with this status."""
+WITHOUT_AGENT = """
+import builtins, os, sys
+compiled = builtins.compile
+def compile(source, file, *rest, **named):
+    if str(file).endswith("agent/loop.py"):
+        source += "\\ndef run(*_, **__):\\n    raise RuntimeError('no room')\\nAgent.run = run\\n"
+    return compiled(source, file, *rest, **named)
+builtins.compile = compile
+at = sys.argv.index("-c")
+program, sys.argv = sys.argv[at + 1], ["-c", *sys.argv[at + 2:]]
+exec(compiled(program, "boot", "exec"))
+"""
+"""A Python whose agents fail at once."""
 
-    def write(status: int) -> Path:
+
+@pytest.fixture
+def python_without(tmp_path: Path):
+    """Writes a Python that ends at once with this status if its command line is like a pattern of sh."""
+
+    def write(pattern: str, status: int) -> Path:
         path = tmp_path / "python"
-        ends = f"case \"$*\" in *store_host*) echo 'Boom: no libuv' >&2; exit {status};; esac"
+        ends = f"case \"$*\" in {pattern}) printf 'in torch\\nBoom: no libuv\\n' >&2; exit {status};; esac"
         path.write_text(f'#!/bin/sh\n{ends}\nexec {sys.executable} "$@"\n')
         path.chmod(0o755)
         return path
@@ -38,24 +53,24 @@ def python_without_store(tmp_path: Path):
     return write
 
 
-def test_a_store_that_torch_can_not_open_ends_the_run_with_its_last_line_and_a_next_step(
-    rankdeck, write_script, write_profile, python_without_store
+def test_a_store_that_torch_can_not_open_ends_the_run_with_its_last_lines_and_a_next_step(
+    rankdeck, write_script, write_profile, python_without
 ):
-    python = python_without_store(70)
+    python = python_without("*store_host*", 70)
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)  # rank 1 never comes
     reason = rankdeck.wait_state(run, "failed")["doing"]
     assert reason.startswith(
-        "the store could not start: its process ended with exit 70: Boom: no libuv; `rankdeck check`"
+        "the store could not start: its process ended with exit 70: in torch | Boom: no libuv; `rankdeck check`"
     )
     assert str(rankdeck.folder(run) / "attempt_0" / "store.log") in reason
 
 
-def test_ranks_that_come_to_a_store_that_is_gone_are_ended(rankdeck, write_script, write_profile, python_without_store):
-    python = python_without_store(3)
+def test_ranks_that_come_to_a_store_that_is_gone_are_ended(rankdeck, write_script, write_profile, python_without):
+    python = python_without("*store_host*", 3)
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)
     reason = rankdeck.wait_state(run, "failed")["doing"]
     assert reason.startswith(
-        "the store was lost before rank 0 had joined: its process ended with exit 3: Boom: no libuv"
+        "the store was lost before rank 0 had joined: its process ended with exit 3: in torch | Boom: no libuv; `rankdeck check`"
     )
 
 
@@ -65,6 +80,26 @@ def test_a_store_that_is_killed_while_ranks_wait_in_it_ends_them(rankdeck, write
     (store,) = wait_until(lambda: rankdeck.of_role("store"))
     kill_hard(store)
     rankdeck.wait_state(run, "failed")  # a rank that is connected already may fail by itself first
+
+
+def test_an_agent_that_ends_again_and_again_ends_the_run_with_its_last_line(
+    rankdeck, write_script, write_profile, tmp_path
+):
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{WITHOUT_AGENT}")
+    python.chmod(0o755)
+    run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)
+    reason = rankdeck.wait_state(run, "failed")["doing"]
+    assert reason.startswith("localhost: its agent exited: RuntimeError: no room; check the node")
+
+
+def test_a_template_that_ends_at_once_leaves_the_run_going_on_without_it(
+    rankdeck, write_script, write_profile, python_without
+):
+    python = python_without("*template.py*", 1)
+    script = write_script("done.py", 'import os; print("up", os.environ["RANK"])')
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"python": str(python), "warm": True}))
+    assert rankdeck.wait_state(run, "succeeded", "failed")["state"] == "succeeded"
 
 
 def test_ranks_that_lost_their_store_start_again_with_another(rankdeck, write_script, write_profile, work):

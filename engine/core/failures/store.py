@@ -5,9 +5,12 @@ from typing import NamedTuple
 from engine.core.run.state import status_words
 from engine.core.terminal_text import visible
 
+LAST_LINES = 3
+"""Of a store's output, in the reason."""
+
 
 class StoreWords(NamedTuple):
-    """How a store ended, with its last line; and the next step."""
+    """How a store ended, with its last lines; and the next step."""
 
     reason: str
     advice: str
@@ -18,6 +21,11 @@ def store_words(reason: str, status: int | None, output: str, log: str) -> Store
     lines = [visible(line).strip() for line in output.splitlines() if line.strip()]
     words = reason if status is None else f"{reason} with {status_words(status)}"
     if lines and status:
-        words += f": {lines[-1]}"
-    advice = f"`rankdeck check` tries the Python and the torch of the ranks; the store's output is in {log}"
-    return StoreWords(words, advice if status else "")
+        words += f": {' | '.join(lines[-LAST_LINES:])}"
+    is_killed = status is not None and status < 0
+    what = (
+        "see what kills processes there"
+        if is_killed
+        else "`rankdeck check` tries the Python and the torch of the ranks"
+    )
+    return StoreWords(words, f"{what}; the store's output is in {log}" if status else "")

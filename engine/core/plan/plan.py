@@ -49,7 +49,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
     torch: str = ""
-    """The oldest torch with which it works, such as `2.3`; empty: any that ranks may have."""
+    """The oldest torch with which it works, such as `2.4`; empty: any that ranks may have."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

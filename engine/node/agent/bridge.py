@@ -16,7 +16,16 @@ import time
 
 from engine.linux.folders import private_folder
 from engine.linux.sockets import peer_of
-from engine.node.agent.folders import KEEP_FILE, TITLE_SIGNAL, listen, show_role, take_lock, temporary_folder
+from engine.node.agent.folders import (
+    AGENT_LOG,
+    KEEP_FILE,
+    LAST_WORDS,
+    TITLE_SIGNAL,
+    listen,
+    show_role,
+    take_lock,
+    temporary_folder,
+)
 from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, Message, encode_frame, read_exactly
 from engine.node.titles import show_title
 
@@ -24,6 +33,9 @@ CONNECT_TIME = 10.0
 """Seconds for an agent to answer, or for agent and warden to end."""
 
 CHUNK = 1 << 16
+
+MOST_WORDS = 4000
+"""Bytes of an agent's last output that are reported."""
 
 
 def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socket:
@@ -83,6 +95,7 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)
     deadline: float | None = time.monotonic() + CONNECT_TIME
+    has_answered = False
     while True:
         ready = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if deadline is not None and time.monotonic() > deadline:
@@ -97,7 +110,8 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
                 except ConnectionResetError:  # the agent has ended, perhaps on purpose, before it had read everything
                     data = b""
                 if not data:
-                    return wait_until_gone(folder)
+                    return wait_until_gone(folder) and (has_answered or not tell_last_words(folder, wire_out))
+                has_answered = True
                 while data:
                     data = data[os.write(wire_out, data) :]
             else:
@@ -107,7 +121,21 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
                 try:
                     link.sendall(data)
                 except OSError:  # the agent has ended meanwhile, perhaps on purpose
-                    return wait_until_gone(folder)
+                    return wait_until_gone(folder) and (has_answered or not tell_last_words(folder, wire_out))
+
+
+def tell_last_words(folder: str, wire_out: int) -> bool:
+    """Refuses the run with the last output of agents that have ended again and again. Returns whether they have."""
+    from engine.node.agent.files import file_size, read_from  # few bridges need it
+
+    path = os.path.join(folder, LAST_WORDS)
+    said = read_from(path, max(0, file_size(path) - MOST_WORDS), MOST_WORDS)
+    try:
+        os.replace(path, os.path.join(folder, AGENT_LOG))
+    except OSError:
+        return False
+    os.write(wire_out, encode_frame({"type": "refused", "reason": said}))
+    return True
 
 
 def end_stopped(folder: str) -> bool:

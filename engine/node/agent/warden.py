@@ -20,7 +20,7 @@ from engine.linux.processes import (
     start_time,
     sweep,
 )
-from engine.node.agent.folders import TITLE_SIGNAL, note_title, remove_abandoned, show_role
+from engine.node.agent.folders import AGENT_LOG, LAST_WORDS, TITLE_SIGNAL, note_title, remove_abandoned, show_role
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
 from engine.node.agent.wire import EXIT_FAILED
 
@@ -43,7 +43,7 @@ def detach(folder: str, keep: set[int]) -> None:
     os.setsid()
     os.chdir(folder)
     nothing = os.open(os.devnull, os.O_RDWR)
-    out = os.open("agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = os.open(AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     for name in os.listdir("/proc/self/fd"):
@@ -80,6 +80,8 @@ def run(listener: socket.socket, mark: str, title: str) -> None:
             break
         deaths = [moment for moment in deaths if time.monotonic() - moment < DEATHS_TIME] + [time.monotonic()]
         if len(deaths) > MOST_DEATHS:
+            with contextlib.suppress(OSError):
+                os.replace(AGENT_LOG, LAST_WORDS)
             break
         if "SLURM_JOB_ID" in os.environ:
             time.sleep(JOB_PAUSE)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rankdeck._torch_compat import has_keys
 from rankdeck.c10d._ucc import api
 
 _PAUSES = (0.0002, 0.01)  # seconds between two checks: the shortest and the longest pause
@@ -55,12 +54,12 @@ class Exchange:
 
     def _heard(self, serial: int) -> list[bytes] | None:
         keys = [self._key(serial, rank) for rank in range(self._size)]
-        if not has_keys(self._store, keys):
+        if not self._store.check(keys):
             return None
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
 
     def _silent(self, serial: int) -> list[int]:
-        return [rank for rank in range(self._size) if not has_keys(self._store, [self._key(serial, rank)])]
+        return [rank for rank in range(self._size) if not self._store.check([self._key(serial, rank)])]
 
     def callbacks(self) -> Callbacks:
         """Returns the same all-gathers as callbacks for UCC."""
