@@ -41,11 +41,11 @@ exec(compiled(program, "boot", "exec"))
 
 @pytest.fixture
 def python_without(tmp_path: Path):
-    """Writes a Python that ends at once with this status if its command line is like a pattern of sh."""
+    """Writes a Python that ends at once, by a command of sh, if its command line is like a pattern of sh."""
 
-    def write(pattern: str, status: int) -> Path:
+    def write(pattern: str, end: str) -> Path:
         path = tmp_path / "python"
-        ends = f"case \"$*\" in {pattern}) printf 'in torch\\nBoom: no libuv\\n' >&2; exit {status};; esac"
+        ends = f"case \"$*\" in {pattern}) printf 'in torch\\nBoom: no libuv\\n' >&2; {end};; esac"
         path.write_text(f'#!/bin/sh\n{ends}\nexec {sys.executable} "$@"\n')
         path.chmod(0o755)
         return path
@@ -53,24 +53,25 @@ def python_without(tmp_path: Path):
     return write
 
 
-def test_a_store_that_torch_can_not_open_ends_the_run_with_its_last_lines_and_a_next_step(
-    rankdeck, write_script, write_profile, python_without
+@pytest.mark.parametrize("status", [70, 3])
+def test_a_store_that_fails_ends_the_run_with_its_last_lines_and_a_next_step(
+    rankdeck, write_script, write_profile, python_without, status
 ):
-    python = python_without("*store_host*", 70)
+    python = python_without("*store_host*", f"exit {status}")
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)  # rank 1 never comes
     reason = rankdeck.wait_state(run, "failed")["doing"]
     assert reason.startswith(
-        "the store could not start: its process ended with exit 70: in torch | Boom: no libuv; `rankdeck check`"
+        f"the store could not start: its process ended with exit {status}: in torch | Boom: no libuv; `rankdeck check`"
     )
     assert str(rankdeck.folder(run) / "attempt_0" / "store.log") in reason
 
 
 def test_ranks_that_come_to_a_store_that_is_gone_are_ended(rankdeck, write_script, write_profile, python_without):
-    python = python_without("*store_host*", 3)
+    python = python_without("*store_host*", "kill -9 $$")
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)
     reason = rankdeck.wait_state(run, "failed")["doing"]
     assert reason.startswith(
-        "the store was lost before rank 0 had joined: its process ended with exit 3: in torch | Boom: no libuv; `rankdeck check`"
+        "the store was lost before rank 0 had joined: its process ended with SIGKILL: in torch | Boom: no libuv; see what kills processes"
     )
 
 
@@ -96,7 +97,7 @@ def test_an_agent_that_ends_again_and_again_ends_the_run_with_its_last_line(
 def test_a_template_that_ends_at_once_leaves_the_run_going_on_without_it(
     rankdeck, write_script, write_profile, python_without
 ):
-    python = python_without("*template.py*", 1)
+    python = python_without("*template.py*", "exit 1")
     script = write_script("done.py", 'import os; print("up", os.environ["RANK"])')
     run = rankdeck.launch(write_profile(script, ranks=2, launch={"python": str(python), "warm": True}))
     assert rankdeck.wait_state(run, "succeeded", "failed")["state"] == "succeeded"

@@ -25,8 +25,8 @@ def store_opened(state: st.RunState, event: ev.StoreOpened) -> Step:
             assert_never(never)
 
 
-NO_STORE = 70
-"""Exit status of a store that torch could not open, as in `rankdeck/store_host.py`: no rank can join with it."""
+NO_TORCH = 69
+"""Exit status of a store without torch, as in `rankdeck/store_host.py`: its ranks need none. After any other failure no rank can join."""
 
 
 def store_lost(state: st.RunState, event: ev.StoreLost) -> Step:
@@ -38,7 +38,7 @@ def store_lost(state: st.RunState, event: ev.StoreLost) -> Step:
         case st.Starting() if state.store_port is None:
             return stop(state, st.Outcome(word="failed", reason=f"the store could not start: {trouble}"), event.at)
         case st.Starting() | st.Running() if (
-            event.status == NO_STORE and not state.joined and "mpi" not in state.backend
+            (event.status or 0) > 0 and event.status != NO_TORCH and not state.joined and "mpi" not in state.backend
         ):
             outcome = st.Outcome(word="failed", reason=f"the store could not start: {trouble}")
             return stop(replace(state, store_trouble=trouble), outcome, event.at, at_once=True)
