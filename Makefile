@@ -16,7 +16,6 @@ run: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/programs --ignore tests/versions $(PYTEST_ARGS)
 
-# Programs in the manner of others, with 300 MB of libraries that nothing else needs: Lightning, transformers, DeepSpeed and so on.
 # Environments of users: each torch and Python that docs/install.md lists, one after the other, because an older torch takes 5 GB.
 versions: $(READY)
 	RANKDECK_TESTS_DROP=1 $(BIN)/python -m pytest -v $(PYTEST_ARGS) tests/versions
@@ -25,6 +24,7 @@ versions: $(READY)
 versions-ci: $(READY)
 	$(BIN)/python -m pytest -k "2.2.2 or 2.7.1" $(PYTEST_ARGS) tests/versions
 
+# Programs in the manner of others, with 300 MB of libraries that nothing else needs: Lightning, transformers, DeepSpeed and so on.
 programs: $(READY)
 	$(BIN)/python -m tests.programs.environment
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS) tests/programs

@@ -34,6 +34,15 @@ for path in sorted(pathlib.Path(sys.argv[1], "rankdeck").rglob("*.py")):
         assert "torch" in (error.name or ""), error
 """
 
+PRIVATE = """
+import atexit, multiprocessing.pool, sys, weakref
+from torch.distributed import distributed_c10d as c10d
+names = {atexit: "_clear _ncallbacks", sys: "_current_frames _getframe", weakref.finalize: "_registry", c10d: "_world _tensor_to_object"}
+assert all(hasattr(owner, name) for owner in names for name in names[owner].split())
+assert multiprocessing.pool.ThreadPool(1)._state == "RUN"
+"""
+"""Private names of Python and torch that the engine's template, `rankdeck` and the recipes use."""
+
 GROUPS = """
 import faulthandler, sys
 sys.path.insert(0, sys.argv[1])
@@ -106,6 +115,11 @@ def test_modules_of_ranks_need_no_newer_python(python: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_private_names_are_there(python: str) -> None:
+    done = subprocess.run([python, "-c", PRIVATE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_groups_end_and_values_are_set_once(python: str) -> None:
     done = subprocess.run([python, "-c", GROUPS, str(ROOT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -124,12 +138,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def write(python: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Writes a profile of a recipe, whose ranks are on this machine or, as `by` says, on nodes."""
 
-    def write(recipe: str, ranks: int, by: str = "local", backend: str = "gloo", **launch: object) -> str:
+    def write(name: str, ranks: int, by: str = "local", backend: str = "gloo", **launch: object) -> str:
         layout = {"nodes": "localhost", "ranks_per_node": ranks}
         if by == "ssh":
             options = request.getfixturevalue("nodes").ssh_options
             layout = {"nodes": "node[1-2]", "ranks_per_node": ranks // 2, "ssh_options": options}
-        sections = {"backend": {"name": backend}, "layout": layout, "recipe": {"name": recipe}}
+        recipe = {"name": name, **({"args": ["--epochs", "2"]} if name == "ddp-mlp" else {})}
+        sections = {"backend": {"name": backend}, "layout": layout, "recipe": recipe}
         path = tmp_path / "profile.toml"
         path.write_text(
             toml_text({"schema": 1, "name": "versions", **sections, "launch": {"python": python, **launch}})
