@@ -62,7 +62,7 @@ from rankdeck.recipes._stopwatch import Stopwatch
 
 HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
 
-TORCH = "2.6"
+TORCH = "2.11"
 
 
 @dataclass(frozen=True)
