@@ -41,6 +41,13 @@ def has_marked(store: Any, keys: Sequence[str]) -> bool:
     return all(store.add(f"{key}/marks", 0) for key in keys)
 
 
+def leave_recorder_out(backend: str) -> None:
+    """Keeps torch's flight recorder from groups of a backend that are all in Python: torch 2.15 raises where it finds nothing in C++."""
+    import torch.distributed as dist
+
+    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(backend)
+
+
 def abort_group() -> None:
     """Ends the default process group, even a partly formed one, without waiting for peers."""
     import torch.distributed as dist

@@ -191,7 +191,7 @@ class Operations:
         where = f"{work.what} on rank {self._rank} of process group {self.name!r}"
         if isinstance(error, NotHereError):
             return dist.DistBackendError(
-                f"{where}: the timeout of {work.timeout:g} s is over, and not all ranks were there"
+                f"{where}: the timeout of {work.seconds:g} s is over, and not all ranks were there"
             )
         explained = dist.DistBackendError(f"{where} failed: {error}")
         explained.__cause__ = error

@@ -71,7 +71,7 @@ class Work(dist.Work):
     def __init__(self, what: str, outputs: Sequence[torch.Tensor], timeout: float) -> None:
         super().__init__()
         self.what = what
-        self.timeout = timeout
+        self.seconds = timeout
         self.deadline = time.monotonic() + timeout
         self.depth = callback_depth()
         self._outputs = outputs

@@ -21,6 +21,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from rankdeck._torch_compat import leave_recorder_out
+
 NAME = "rankdeck_mpi"  # name of this backend on every torch, even if torch has MPI built in
 
 _DEVICES = ["cpu", "cuda"]
@@ -31,11 +33,13 @@ def register() -> None:
     torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do nothing."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_DEVICES)
+        leave_recorder_out(NAME)
     built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator
     if (built_in and os.environ.get("RANKDECK_MPI") != "mpi4py") or "MPI" in dist.Backend._plugins:
         return
     if hasattr(dist.Backend, "_ensure_backend_registered"):
         dist.Backend.register_backend("mpi", _create, extended_api=True, devices=_DEVICES)
+        leave_recorder_out("mpi")
         return
     # Up to torch 2.13, torch checks for "mpi" before it looks for plugins, and creates the group by this class.
     c10d.ProcessGroupMPI = _Creator  # type: ignore[assignment,misc]

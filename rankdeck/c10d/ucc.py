@@ -17,6 +17,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from rankdeck._torch_compat import leave_recorder_out
+
 NAME = "rankdeck_ucc"  # name of this backend on every torch, even if torch has UCC built in
 
 
@@ -25,6 +27,7 @@ def register() -> None:
     for name in (NAME, "ucc"):
         if name.upper() not in dist.Backend._plugins and not (name == "ucc" and dist.is_ucc_available()):
             dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
+            leave_recorder_out(name)
 
 
 def _create(options: Any, backend_options: object) -> Any:
