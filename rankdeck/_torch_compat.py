@@ -45,7 +45,8 @@ def leave_recorder_out(backend: str) -> None:
     """Keeps torch's flight recorder from groups of a backend that are all in Python: torch 2.15 raises where it finds nothing in C++."""
     import torch.distributed as dist
 
-    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(backend)
+    left_out: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    left_out.add(backend)
 
 
 def abort_group() -> None:
