@@ -21,7 +21,7 @@ def on_failure(state: st.RunState, at: float) -> Step:
     if isinstance(phase, st.Done) and may_fall_back(state):
         why = f"{state.backend} failed on {state.node_of(rank).name}, rank {rank}: {phase.setup_error}"
         return stop(state, st.Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
-    reason = cause_words(rank, phase)
+    reason = _words_with_store(state, rank, phase)
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
     if isinstance(phase, st.Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_uncounted(state, at)
@@ -33,10 +33,17 @@ def on_failure(state: st.RunState, at: float) -> Step:
 def with_cause(state: st.RunState, phase: st.Stopping) -> st.Stopping:
     """Corrects the reason of the next step, where a rank that failed by itself first was seen to end after the ranks that lost it."""
     cause = root_cause(state)
-    if not phase.cause or cause is None or (words := cause_words(*cause)) == phase.cause:
+    if not phase.cause or cause is None or (words := _words_with_store(state, *cause)) == phase.cause:
         return phase
     reason = words + phase.then.reason.removeprefix(phase.cause)
     return replace(phase, cause=words, then=replace(phase.then, reason=reason))
+
+
+def _words_with_store(state: st.RunState, rank: int, phase: st.Done | st.Gone) -> str:
+    words = cause_words(rank, phase)
+    if not state.store_trouble or rank in state.joined or "mpi" in state.backend:
+        return words
+    return f"{words}; the store was lost before it had joined: {state.store_trouble}"
 
 
 def _wants_replacement(state: st.RunState, rank: int, phase: st.Done) -> bool:
