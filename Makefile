@@ -20,7 +20,7 @@ test: $(READY)
 versions: $(READY)
 	RANKDECK_TESTS_DROP=1 $(BIN)/python -m pytest -v $(PYTEST_ARGS) tests/versions
 
-# One old torch and one of the middle; the newest is the one of all other tests.
+# One old torch and one of the middle; all other tests have that of constraints.txt.
 versions-ci: $(READY)
 	$(BIN)/python -m pytest -k "2.2.2 or 2.7.1" $(PYTEST_ARGS) tests/versions
 
