@@ -34,6 +34,10 @@ def _program(words: list[str]) -> Callable[[], int]:
         from engine.supervisor.main import main as supervise
 
         return partial(supervise, *words[1:3])
+    if words == ["supervise"]:
+        from engine.supervisor.main import main_early
+
+        return main_early
     if len(words) == 2 and words[0] == "standby":
         from engine.supervisor.main import main_standby
 
@@ -42,6 +46,10 @@ def _program(words: list[str]) -> Callable[[], int]:
         from engine.commands.in_job import main as run_in_job
 
         return partial(run_in_job, words[1])
+    if words[:1] in (["run"], ["launch"]) and "--help" not in words:
+        from engine.client.early import start_early
+
+        start_early()
     from engine.commands.cli import main as command
 
     return command

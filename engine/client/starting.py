@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
+from engine.client import early
 from engine.core.errors import SupervisorError
 from engine.installed import COMMAND
 from engine.runs.paths import RunPaths
@@ -18,7 +20,8 @@ def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
     Raises:
         SupervisorError: it did not start; message and next step are its own.
     """
-    starter = start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
+    starter = None if restart_by else _take_early(paths)
+    starter = starter or start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
     with starter:
         assert starter.stdout is not None
         said = starter.stdout.readline().decode(errors="replace").strip()
@@ -26,6 +29,20 @@ def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
             return
         hint = starter.stdout.readline().decode(errors="replace").strip()
     raise SupervisorError(said or "the supervisor did not start", hint=hint or f"its log: {paths.supervisor_log}")
+
+
+def _take_early(paths: RunPaths) -> subprocess.Popen[bytes] | None:
+    """Gives the run to the supervisor that was started before; None: there is none."""
+    starter, early.waiting = early.waiting, None
+    if starter is None:
+        return None
+    assert starter.stdin is not None
+    try:
+        os.write(starter.stdin.fileno(), json.dumps(str(paths.folder)).encode() + b"\n")
+    except OSError:  # it was killed
+        with starter:
+            return None
+    return starter
 
 
 def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

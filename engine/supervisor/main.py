@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from engine.core.metrics.series import final_values
 from engine.core.run.state import finished
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
+from engine.installed import LIBRARY
 from engine.node.login import leave_session
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
@@ -36,6 +38,7 @@ from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
 from engine.supervisor.log import note
 from engine.supervisor.nodes.bridge import Bridge
+from engine.supervisor.nodes.library import pack
 from engine.supervisor.run import SupervisedRun, Watch, look_regularly
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
@@ -227,6 +230,21 @@ def main(folder: str, restart_by: str | None = None) -> int:
     """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status."""
     paths = RunPaths(Path(folder))
     return _run("supervisor", paths, lambda: supervise(paths, restart_by=restart_by))
+
+
+def main_early() -> int:
+    """Entry point: `supervise`. Waits for the folder of a run on standard input, with everything imported. Returns the exit status."""
+    pack(LIBRARY)
+    line = sys.stdin.readline()
+    if not line.endswith("\n"):
+        return 0
+    folder = json.loads(line)
+    log = os.open(RunPaths(Path(folder)).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    return main(folder)
 
 
 def main_standby(folder: str) -> int:

@@ -1,0 +1,33 @@
+"""A supervisor that is started before its run is planned, and imports its modules meanwhile.
+
+`rankdeck_command` calls this before the command's own imports: both take about as long.
+"""
+
+import os
+import subprocess
+import sys
+
+from engine.installed import COMMAND
+
+MARK = "RANKDECK_MARK"
+waiting: subprocess.Popen[bytes] | None = None
+"""It reads the folder of its run as a line of JSON, or ends with this process."""
+
+
+def start_early() -> None:
+    """Starts it. Nothing happens where that is impossible: the launch starts one later."""
+    global waiting
+    try:
+        for stream in range(3):
+            os.fstat(stream)  # the pipes must not take the place of a closed one
+        # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
+        waiting = subprocess.Popen(
+            [sys.executable, "-P", str(COMMAND), "supervise"],
+            env={name: value for name, value in os.environ.items() if name != MARK},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return
