@@ -25,7 +25,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Input
 from textual.worker import Worker, WorkerError, WorkerState
 
-from engine.client.notify import send, terminal_sequences
+from engine.client.notices.notify import send, terminal_sequences
 from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError

@@ -1,11 +1,12 @@
-"""One module for each backend. To add a backend, write a module with the names in `BackendModule`, and add it below.
+"""One module for each backend. To add a backend, write a module with what `Backend` takes, and add it below.
 
 A profile may name several backends, one for each device: this module combines their settings and checks each of them.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,47 +21,41 @@ AUTOMATIC = ("nccl", "gloo")
 AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 
 
-class BackendModule(Protocol):
-    """A module of a backend."""
+class Backend(NamedTuple):
+    """One backend, from its module.
 
-    SUMMARY: str
+    `settings`: of a run, for `one_machine`; raises CheckError if the backend can't run here. `asks_nodes`: whether `check` needs facts about
+    nodes: each node is asked before a plan is made. `program`: what the ranks' Python runs on each node before that, for `judge`. `check`
+    raises CheckError if a number of ranks can't run on a node. `judge` describes what ranks will use, from the output of `program`; empty:
+    unknown; it raises CheckError if they can't run. `check_plan` raises CheckError if a plan can't run.
+    """
 
-    ASKS_NODES: bool
-    """Whether `check` needs facts about nodes: each node is asked before a plan is made."""
-
-    PROGRAM: str
-    """A program that the ranks' Python runs on each node before a plan is made, for `judge`; empty: none."""
-
-    def settings(self, *, one_machine: bool) -> BackendSettings:
-        """The settings of the backend. Raises CheckError if it can't run here."""
-        ...
-
-    def check(self, ranks: int, facts: NodeFacts) -> None:
-        """Raises CheckError if this number of ranks can't run on that node."""
-        ...
-
-    def judge(self, output: ProgramOutput, plan: LaunchPlan) -> str:
-        """Describes what ranks will use, from the output of PROGRAM; empty: unknown. Raises CheckError if they can't run."""
-        ...
-
-    def check_plan(self, plan: LaunchPlan) -> None:
-        """Raises CheckError if the plan can't run."""
-        ...
+    summary: str
+    settings: Callable[[bool], BackendSettings]
+    asks_nodes: bool = False
+    program: str = ""
+    check: Callable[[int, NodeFacts], None] = lambda ranks, facts: None
+    judge: Callable[[ProgramOutput, LaunchPlan], str] = lambda output, plan: ""
+    check_plan: Callable[[LaunchPlan], None] = lambda plan: None
 
 
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi, "ucc": ucc}
+BACKENDS = {
+    "gloo": Backend(gloo.SUMMARY, gloo.settings),
+    "nccl": Backend(nccl.SUMMARY, nccl.settings, asks_nodes=True, check=nccl.check),
+    "mpi": Backend(mpi.SUMMARY, mpi.settings, program=mpi.PROGRAM, judge=mpi.judge, check_plan=mpi.check_plan),
+    "ucc": Backend(ucc.SUMMARY, ucc.settings, program=ucc.PROGRAM, judge=ucc.judge),
+}
 
 
 def asks_nodes(name: str) -> bool:
     """Whether a backend needs facts about nodes before a plan is made."""
-    return any(BACKENDS[backend].ASKS_NODES for backend in backends_in(name))
+    return any(BACKENDS[backend].asks_nodes for backend in backends_in(name))
 
 
 def program_of(name: str) -> str:
     """The program to run on each node before a plan is made; empty: none."""
-    return "".join(
-        BACKENDS[backend].PROGRAM for backend in backends_in(name)
-    )  # a backend with a program is never combined
+    # A backend with a program is never combined.
+    return "".join(BACKENDS[backend].program for backend in backends_in(name))
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
@@ -79,7 +74,7 @@ def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
         CheckError: a backend can't run here.
     """
     backends = backends_in(name)
-    parts = [BACKENDS[backend].settings(one_machine=one_machine) for backend in backends]
+    parts = [BACKENDS[backend].settings(one_machine) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
     if len(parts) > 1 and alone:
         raise CheckError(

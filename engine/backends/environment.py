@@ -69,7 +69,7 @@ def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
         return Trouble("does nothing: rankdeck sets it for every rank", "leave it out")
     return (
         _no_effect(family, plan)
-        or _old_name(name)
+        or (_old_name(*ALIASES[name]) if name in ALIASES else None)
         or _other_version(known, plan.backend.mpi)
         or _misunderstood(known, family, value)
         or _unknown(name, family)
@@ -100,10 +100,7 @@ def _no_effect(family: Family, plan: LaunchPlan) -> Trouble | None:
     return Trouble(f"has no effect with {title}", f"leave it out: only {family.reader} reads it")
 
 
-def _old_name(name: str) -> Trouble | None:
-    if name not in ALIASES:
-        return None
-    family, new = ALIASES[name]
+def _old_name(family: Family, new: Variable) -> Trouble:
     hint = f"write {new.name}" + (f", with torch {new.since} and newer" if new.since else "")
     return Trouble(f"is an old name that {family.reader} still reads", hint)
 

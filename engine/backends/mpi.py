@@ -13,11 +13,9 @@ from pathlib import Path
 
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
-
-ASKS_NODES = False
 
 _OPEN_MPI = "libmpi.so.40"
 _MPICH, _DEBIAN_MPICH = "libmpi.so.12", "libmpich.so.12"
@@ -56,12 +54,8 @@ else:
 import torch."""
 
 
-def settings(*, one_machine: bool) -> BackendSettings:
-    """The MPI of this machine. `MPI4PY_MPIABI` makes mpi4py load the library of the same MPI.
-
-    Raises:
-        CheckError: there is none.
-    """
+def settings(one_machine: bool) -> BackendSettings:
+    """The MPI of this machine. `MPI4PY_MPIABI` makes mpi4py load the library of the same MPI. Raises CheckError: there is none."""
     mpi = find_mpi()
     env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation}
     return BackendSettings(
@@ -113,10 +107,6 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
             hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi first on LD_LIBRARY_PATH",
         )
     return ""
-
-
-def check(ranks: int, facts: NodeFacts) -> None:
-    """Any number of ranks can run: they share cores if there are too few."""
 
 
 def find_mpi() -> Mpi:

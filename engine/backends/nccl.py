@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from engine.core.errors import CheckError
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.core.plan.plan import BackendSettings, NodeFacts
 
 SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
-
-ASKS_NODES = True
-
-PROGRAM = ""
 
 _NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to run without GPUs'
 _FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to run without GPUs'
@@ -20,7 +16,7 @@ _DIAGNOSTICS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000
 takes longer than the profile's timeout."""
 
 
-def settings(*, one_machine: bool) -> BackendSettings:
+def settings(one_machine: bool) -> BackendSettings:
     """On one machine, NCCL connects over the loopback interface, which always exists."""
     env = {**_DIAGNOSTICS, **({"NCCL_SOCKET_IFNAME": "lo"} if one_machine else {})}
     return BackendSettings(name="nccl", device="cuda", env=env)
@@ -35,12 +31,3 @@ def check(ranks: int, facts: NodeFacts) -> None:
     if facts.gpus < ranks:
         gpus = "1 GPU" if facts.gpus == 1 else f"{facts.gpus} GPUs"
         raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL needs one for each", hint=_FEW_GPUS)
-
-
-def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Not needed."""
-    return ""
-
-
-def check_plan(plan: LaunchPlan) -> None:
-    """Any plan can run."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from engine.core.errors import CheckError
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
 from engine.installed import LIBRARY
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
-
-ASKS_NODES = False
 
 PROGRAM = (LIBRARY / "c10d/_ucc/library.py").read_text()
 """Prints whether Python can load libucc."""
@@ -20,16 +18,12 @@ _START_TOGETHER = "with ucc all ranks start together"
 """Decision 15: the libraries may abort when surviving ranks create a group again."""
 
 
-def settings(*, one_machine: bool) -> BackendSettings:
+def settings(one_machine: bool) -> BackendSettings:
     """On one machine UCX uses only shared memory and the loopback interface, which other machines can't reach."""
     env = {"RANKDECK_BACKEND": "ucc", "UCX_ERROR_SIGNALS": ""}
     if one_machine:
         env |= {"UCX_TLS": "self,sm,tcp", "UCX_NET_DEVICES": "lo"}
     return BackendSettings(name="ucc", device="cpu", env=env, start_together=_START_TOGETHER, torch="2.4")
-
-
-def check(ranks: int, facts: NodeFacts) -> None:
-    """Any number of ranks can run: they share cores if there are too few."""
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
@@ -46,7 +40,3 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
         raise CheckError(fact, hint=hint)
     path, _, version = fact.rpartition(" ")
     return f"UCC {version}, {path}"
-
-
-def check_plan(plan: LaunchPlan) -> None:
-    """Any plan can run."""

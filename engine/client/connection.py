@@ -150,5 +150,13 @@ class Connection:
         finally:
             reading.cancel()
 
+    async def ask(self, request: Request) -> Reply | None:
+        """Sends a request, and closes the connection after the answer, which is None where there was none."""
+        try:
+            self.write(request)
+            return await self.read()
+        finally:
+            self.close()
+
     def close(self) -> None:
         self._writer.close()

@@ -19,14 +19,8 @@ INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 LINE_FIRST = ("vi", "vim", "nvim", "view", "nano", "emacs", "emacsclient", "micro", "joe", "kak", "jed", "ne", "mg")
 """Editors that take `+LINE FILE`. Others get the file alone, or as in `COLON`."""
 
-COLON = {
-    "code": ("--wait", "--goto"),
-    "codium": ("--wait", "--goto"),
-    "subl": ("--wait",),
-    "hx": (),
-    "helix": (),
-    "zed": ("--wait",),
-}
+_GOTO = ("--wait", "--goto")
+COLON = {"code": _GOTO, "codium": _GOTO, "subl": _GOTO[:1], "zed": _GOTO[:1], "hx": (), "helix": ()}
 """Editors that take `FILE:LINE`, with the options before it."""
 
 
@@ -47,12 +41,7 @@ def frame_to_edit(traceback: str) -> Frame | None:
 
 def editor_command(frame: Frame, environment: Mapping[str, str] = os.environ) -> list[str] | None:
     """The command that opens a frame: $VISUAL, else $EDITOR, else vi or nano. None: there is no editor."""
-    try:
-        words = shlex.split(environment.get("VISUAL") or environment.get("EDITOR") or "")
-    except ValueError:  # an unclosed quote
-        words = []
-    candidates = [words] if words else [["vi"], ["nano"]]
-    command = next((one for one in candidates if shutil.which(one[0], path=environment.get("PATH"))), None)
+    command = _installed(environment.get("VISUAL") or environment.get("EDITOR") or "", [["vi"], ["nano"]], environment)
     if command is None:
         return None
     name = Path(command[0]).name
@@ -63,10 +52,15 @@ def editor_command(frame: Frame, environment: Mapping[str, str] = os.environ) ->
 
 def pager_command(environment: Mapping[str, str] = os.environ) -> list[str] | None:
     """The command that shows files, which are added to it: $PAGER, else less. None: there is no pager."""
+    # `more` would let control sequences of a rank through to the terminal.
+    return _installed(environment.get("PAGER") or "", [["less"], ["view"]], environment)
+
+
+def _installed(chosen: str, others: list[list[str]], environment: Mapping[str, str]) -> list[str] | None:
+    """The user's command, or the first of the others where they have chosen none; None: it is not installed."""
     try:
-        words = shlex.split(environment.get("PAGER") or "")
+        words = shlex.split(chosen)
     except ValueError:  # an unclosed quote
         words = []
-    # `more` would let control sequences of a rank through to the terminal.
-    candidates = [words] if words else [["less"], ["view"]]
+    candidates = [words] if words else others
     return next((one for one in candidates if shutil.which(one[0], path=environment.get("PATH"))), None)

@@ -1,4 +1,4 @@
-"""`EngineClient` and `RunClient` for this machine: profiles in folders, runs in the user's state folder."""
+"""`EngineClient` for this machine: profiles in folders, runs in the user's state folder; and with `--read-only`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -22,7 +22,7 @@ from engine.client.starting import start_supervisor
 from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import Begun, Finding
-from engine.core.errors import RankdeckError
+from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.plan.batch.slurm import Partition
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
@@ -114,12 +114,12 @@ class LocalEngine:
         write_note(find_run(run), note)
 
     def remove_run(self, run: str) -> None:
-        from engine.client.removal import remove_run
+        from engine.runs.removal import remove_run
 
         remove_run(find_run(run))
 
     def compared(self, run: str) -> Compared:
-        from engine.client.comparison import read_side
+        from engine.client.history import read_side
 
         return read_side(find_run(run))
 
@@ -178,3 +178,35 @@ class LocalEngine:
 
     async def attach(self, run: str) -> LocalRun:
         return LocalRun(find_run(run))
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise UsageError("rankdeck was opened with --read-only", hint="open it without --read-only to change something")
+
+
+async def _refuse_later(*_: Any, **__: Any) -> NoReturn:
+    _refuse()
+
+
+class ReadOnlyEngine(LocalEngine):
+    """See `EngineClient`."""
+
+    save_profile = keep_settings = trust = write_note = remove_run = _refuse
+    launch = _refuse_later
+
+    async def prewarm(self, profile: Profile | None) -> None:
+        """Starts nothing."""
+
+    async def attach(self, run: str) -> LocalRun:
+        return ReadOnlyRun(find_run(run))
+
+
+class ReadOnlyRun(LocalRun):
+    """A run that is only watched."""
+
+    stop = restart = kill = _refuse_later
+
+    async def _start(self) -> None:
+        raise SupervisorError(
+            f"the supervisor of {self.run} is gone", hint="rankdeck attach starts a new one, without --read-only"
+        )

@@ -1,4 +1,4 @@
-"""The history of runs: what `rankdeck runs` and the app list of each, read from the files of runs."""
+"""The history of runs, and two of them side by side, read from the files of runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import time
 from pathlib import Path
 
+from engine.client.protocols import Compared
 from engine.core.errors import ProfileError, SupervisorError
 from engine.core.metrics.series import final_values
+from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.plan.settings import Settings, changes, launched_settings
 from engine.core.run.state import ENDED_WORDS
+from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
-from engine.core.views.view import RunSummary
+from engine.core.views.view import RunSummary, Snapshot
 from engine.planning.profiles import read_profile
 from engine.runs.listing import all_runs, summarise
 from engine.runs.paths import RunPaths
@@ -41,13 +44,17 @@ class History:
             earlier = before.get(summary.name)
             differ = None if settings is None or earlier is None else tuple(changes(earlier, settings))
             before[summary.name] = settings
+            ended_at, size = self._sizes.get(paths.run, (None, 0))
+            if ended_at is None or ended_at != summary.ended_at:
+                size = folder_size(paths.folder)
+                self._sizes[paths.run] = summary.ended_at, size
             entries.append(
                 HistoryEntry(
                     summary=summary,
                     seconds=max(0.0, (now if summary.ended_at is None else summary.ended_at) - summary.launched_at),
                     metrics=self._metrics_of(paths, summary),
                     changes=differ,
-                    size=self._size_of(paths, summary),
+                    size=size,
                     note=read_note(paths),
                 )
             )
@@ -70,12 +77,6 @@ class History:
             self._metrics[paths.run] = final_values(saved.series) if (saved := read_saved(paths)) else {}
         return self._metrics[paths.run]
 
-    def _size_of(self, paths: RunPaths, summary: RunSummary) -> int:
-        known = self._sizes.get(paths.run)
-        if known is None or summary.ended_at is None or known[0] != summary.ended_at:
-            known = self._sizes[paths.run] = summary.ended_at, folder_size(paths.folder)
-        return known[1]
-
 
 def folder_size(folder: Path) -> int:
     """Bytes that the files below a folder take up on the disk. Links are not followed; unreadable files are left out."""
@@ -89,3 +90,47 @@ def folder_size(folder: Path) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
+
+
+def read_side(paths: RunPaths) -> Compared:
+    """One run for a comparison. Raises SupervisorError: its plan or journal can't be read."""
+    from engine.runs.origins.origin import read_origin  # with most of the core, which a list of runs does not need
+    from engine.runs.replay import stored_snapshot
+
+    plan = read_plan(paths)
+    try:
+        settings = launched_settings(read_profile(paths.profile), plan)
+    except ProfileError:  # of an older rankdeck, or damaged: the rest is there all the same
+        settings = None
+    snapshot, recorded = stored_snapshot(paths), read_origin(paths)
+    side = Side(
+        run=paths.run,
+        results=_results(snapshot),
+        settings=settings,
+        plan=plan,
+        launched_at=snapshot.run.launched_at,
+        origin=recorded.origin if recorded is not None else None,
+        patch=recorded.diff.decode(errors="replace") if recorded is not None else "",
+    )
+    return Compared(side, snapshot.series)
+
+
+def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:
+    run = snapshot.run
+    end = time.time() if run.ended_at is None else run.ended_at
+    metrics = final_values(snapshot.series)
+    metrics.pop("loss", None)
+    each = metrics.pop("throughput", None)
+    return {
+        "state": run.state,
+        "launched": clock(run.launched_at, DAY_AND_TIME),
+        "seconds": round(max(0.0, end - run.launched_at), 1),
+        "attempts": run.attempt + 1,
+        "ranks": run.world_size,
+        "backend": run.backend,
+        "step": run.step,
+        "loss": run.loss,
+        "throughput": run.throughput,
+        "throughput of a rank": each,
+        **metrics,
+    }

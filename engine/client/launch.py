@@ -60,16 +60,11 @@ def begin_launch(
     if plan.submission is not None:
         _submit(plan, paths)
         return Begun(paths, plan, is_supervised=True)
-    return Begun(paths, plan, is_supervised=_take_standby(plan, paths, own_standby()))
-
-
-def _take_standby(plan: LaunchPlan, paths: RunPaths, standby: Standby | None) -> bool:
-    """Makes a standby the supervisor of a run, if there is one for it. Returns whether that succeeded."""
-    if standby is None:
-        return False
-    has_taken = standby.serves(plan) and standby.take(paths)
-    standby.drop()
-    return has_taken
+    standby = own_standby()
+    has_taken = standby is not None and standby.serves(plan) and standby.take(paths)
+    if standby is not None:
+        standby.drop()
+    return Begun(paths, plan, is_supervised=has_taken)
 
 
 def _submit(plan: LaunchPlan, paths: RunPaths) -> None:

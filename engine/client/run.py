@@ -179,7 +179,11 @@ class LocalRun:
             if snapshot.run.state != "queued":
                 break
             yield snapshot
-            await self._wait_begin()
+            before = _size(self.paths.journal)  # tells when the run leaves the queue
+            for _ in range(round(QUEUE_PERIOD / JOB_PERIOD)):
+                await asyncio.sleep(JOB_PERIOD)
+                if _size(self.paths.journal) != before:
+                    break
         try:
             connection = await self._connect(patient=patient)
         except QueuedRunError:  # it has just left its job
@@ -203,14 +207,6 @@ class LocalRun:
             yield last
         await _wait_released(self.paths)
 
-    async def _wait_begin(self) -> None:
-        """Returns when a run has left the queue, which its journal tells, or after `QUEUE_PERIOD`."""
-        before = _size(self.paths.journal)
-        for _ in range(round(QUEUE_PERIOD / JOB_PERIOD)):
-            await asyncio.sleep(JOB_PERIOD)
-            if _size(self.paths.journal) != before:
-                return
-
     async def snapshot(self) -> Snapshot:
         """The run at this moment; from its files if its supervisor is in a job, and Slurm does not answer."""
         words = ""
@@ -228,19 +224,12 @@ class LocalRun:
         return msgspec.structs.replace(stored, run=msgspec.structs.replace(stored.run, doing=words or stored.run.doing))
 
     async def _ask(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer | None:
-        connection = await self._connect()
-        if connection is None:
+        if (connection := await self._connect()) is None:
             return None
-        try:
-            connection.write(request)
-            answer = await connection.read()
-        finally:
-            connection.close()
+        answer = await connection.ask(request)
         if isinstance(answer, msg.Refused) and answer.defect:
-            raise SupervisorDefectError(
-                f"the supervisor of {self.run} has failed: {answer.reason}",
-                hint=f"its log: {self.paths.supervisor_log}",
-            )
+            hint = f"its log: {self.paths.supervisor_log}"
+            raise SupervisorDefectError(f"the supervisor of {self.run} has failed: {answer.reason}", hint=hint)
         if isinstance(answer, msg.Refused):
             raise SupervisorError(f"the supervisor of {self.run} refused: {answer.reason}")
         if not isinstance(answer, msg.Answer):
@@ -279,15 +268,9 @@ class LocalRun:
             raise RankdeckError(f"the job of {self.run} has ended", hint="launch its profile again")
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
-        await self._wait_lock()
+        await _wait_released(self.paths)
         await asyncio.to_thread(start_supervisor, self.paths, user_name())
         return f"now: {words}"
-
-    async def _wait_lock(self) -> None:
-        """Waits until the supervisor that has ended the run has ended too, at most `END_TIME`."""
-        deadline = time.monotonic() + END_TIME
-        while await asyncio.to_thread(is_taken, self.paths) and time.monotonic() < deadline:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.05)
 
     async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
         deadline = time.monotonic() + START_TIME
@@ -304,14 +287,9 @@ class LocalRun:
 
     async def rank_stacks(self) -> tuple[RankStack, ...]:
         """The stacks of every rank. Raises RankdeckError if the run has ended."""
-        connection = await self._connect()
-        if connection is None:
+        if (connection := await self._connect()) is None:
             raise RankdeckError(f"{self.run} has ended: no rank has a stack")
-        try:
-            connection.write(msg.AskStacks())
-            answer = await connection.read()
-        finally:
-            connection.close()
+        answer = await connection.ask(msg.AskStacks())
         if not isinstance(answer, msg.Stacks):
             raise SupervisorError(f"the supervisor of {self.run} did not send the stacks of its ranks")
         return answer.ranks

@@ -73,9 +73,8 @@ def make_profiles(
     Raises:
         UsageError: an unknown backend, node set or value.
     """
-    args = [
-        word for name, value in options.items() if value is not None for word in (f"--{name}", _checked(name, value))
-    ]
+    given = {name: value for name, value in options.items() if value is not None}
+    args = [word for name, value in given.items() for word in (f"--{name}", _checked(name, value))]
     names = list(BACKENDS) if backends is None else [name.strip() for name in backends.split(",") if name.strip()]
     if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(f"unknown backend {unknown[0]!r}", hint=f"choose from: {', '.join(BACKENDS)}")
@@ -107,11 +106,7 @@ def _profile(backend: str, base: Profile | None, nodes: str | None, ranks: int |
 
 
 def _checked(name: str, value: str) -> str:
-    """A value that the recipe accepts.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """A value that the recipe accepts. Raises UsageError: it does not."""
     argument = next(argument for argument in recipes()[RECIPE].arguments if argument.name == name)
     if problem := argument.problem(value):
         raise UsageError(f"--{name}: {problem}", hint="rankdeck bench --help says more")
@@ -130,15 +125,9 @@ def results_of(paths: RunPaths) -> list[Result]:
 def earlier_run(paths: RunPaths) -> RunPaths | None:
     """The newest earlier run that measured the same backend on the same layout, or None."""
     plan, runs = read_plan(paths), all_runs()
-    later = next((index for index, run in enumerate(runs) if run.run == paths.run), len(runs))
-    return next(
-        (
-            run
-            for run in runs[later + 1 : later + 1 + EARLIER]
-            if _is_alike(run, plan, _backend_of(paths)) and results_of(run)
-        ),
-        None,
-    )
+    later = 1 + next((index for index, run in enumerate(runs) if run.run == paths.run), len(runs))
+    alike = (run for run in runs[later : later + EARLIER] if _is_alike(run, plan, _backend_of(paths)))
+    return next((run for run in alike if results_of(run)), None)
 
 
 def _is_alike(paths: RunPaths, plan: LaunchPlan, backend: str) -> bool:
@@ -204,7 +193,9 @@ async def _follow(run: LocalRun, outcome: Outcome) -> None:
     def look() -> None:
         found = results_of(run.paths)
         for result in found[len(outcome.results) :]:
-            click.echo(f"  {_result_line(result)}", err=True)
+            words = f"{result.collective:15}{moved_words(result.bytes):>9}{time_words(result.median_us):>10}"
+            rate = f"{rate_words(result.busbw):>9} GB/s" if result.busbw is not None else ""
+            click.echo(f"  {words}   p95{time_words(result.p95_us):>9}{rate}", err=True)
         outcome.results = found
 
     async def look_forever() -> None:
@@ -228,12 +219,6 @@ async def _follow(run: LocalRun, outcome: Outcome) -> None:
         failure = last.run.failure
         outcome.problem = f"{failure.headline}: {failure.detail}" if failure else end_words(last)
         outcome.hint = f"rankdeck logs {run.run}"
-
-
-def _result_line(result: Result) -> str:
-    words = f"{result.collective:15}{moved_words(result.bytes):>9}{time_words(result.median_us):>10}"
-    rate = f"{rate_words(result.busbw):>9} GB/s" if result.busbw is not None else ""
-    return f"{words}   p95{time_words(result.p95_us):>9}{rate}"
 
 
 # --- what is shown -----------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Checklist:
         if self._as_json:
             print_json(self._grid.all())
         else:
-            print_table(self._one_node() if len(self._grid.nodes) == 1 else self._many_nodes())
+            print_table(self._rows())
             offers = [finding for finding in self._grid.in_state("ok") if finding.hint]
             for finding in (*failures, *warnings, *offers):
                 click.echo("")
@@ -64,15 +64,16 @@ class Checklist:
             click.echo(f"\n{_verdict((*failures, *warnings))}")
         return CheckError.exit_status if failures else 0
 
-    def _one_node(self) -> Iterable[Sequence[str]]:
-        """One row for each check; with one node there is room for the text of the finding."""
-        yield ("CHECK", "STATE", self._grid.nodes[0])
-        for finding in self._grid.all():
-            yield (finding.check, self._cell(finding), finding.text)
+    def _rows(self) -> Iterable[Sequence[str]]:
+        """One row for each check, one column for each node; or the other way round, with more nodes than have room side by side.
 
-    def _many_nodes(self) -> Iterable[Sequence[str]]:
-        """One row for each check, one column for each node; or the other way round, with more nodes than have room side by side."""
+        With one node there is room for the text of the finding.
+        """
         nodes = self._grid.nodes
+        if len(nodes) == 1:
+            yield ("CHECK", "STATE", nodes[0])
+            yield from ((finding.check, self._cell(finding), finding.text) for finding in self._grid.all())
+            return
         cells = [[self._cell(self._grid.at(node, check)) for node in nodes] for check in CHECKS]
         if max(map(len, CHECKS)) + sum(2 + max(len(node), WIDEST) for node in nodes) <= WIDTH:
             yield ("CHECK", *nodes)

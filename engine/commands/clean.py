@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
 import msgspec
 
-from engine.client.removal import ActiveRunError, active_error, has_ended, remove_run
-from engine.commands.output import narrate
-from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
+from engine.commands.output import confirm, narrate
+from engine.core.errors import RankdeckError, SupervisorElsewhereError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, refuse_elsewhere
+from engine.runs.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.runs.templates import end_template, remove_ended_templates, templates, waits
 from engine.supervisor.lifetime.abandon import end_processes
 
@@ -53,13 +52,9 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
             if not has_ended(paths) and paths.plan.exists():  # without a plan, no command can continue it
                 raise active_error(paths)
     if chosen and not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                f"nothing was removed: there is no terminal to confirm the removal of {count(len(chosen), 'run')}",
-                hint="add --yes to remove them without a question",
-            )
-        click.echo("\n".join(paths.run for paths in chosen))
-        click.confirm(f"Remove {count(len(chosen), 'run')} with logs and checkpoints?", default=False, abort=True)
+        words = count(len(chosen), "run")
+        listed = "\n".join(paths.run for paths in chosen)
+        confirm(f"{listed}\nRemove {words} with logs and checkpoints?", f"{words} were not removed")
     removed = [paths.run for paths in chosen if _remove(paths, is_chosen=named)]
     if as_json:
         click.echo(msgspec.json.encode(removed).decode())
@@ -70,11 +65,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
 def end_templates(*, as_json: bool) -> None:
     """Ends the templates of this user on this machine, waits until they take no more runs, and removes their folders.
 
-    Args:
-        as_json: prints their pids as JSON.
-
-    Raises:
-        RankdeckError: one does not end.
+    Prints their pids as JSON, or their number. Raises RankdeckError: one does not end.
     """
     found = list(templates())
     deadline = time.monotonic() + TEMPLATE_TIME

@@ -18,39 +18,17 @@ from engine.planning.profiles import find_profile, list_profiles
 from engine.runs.listing import find_run
 from engine.runs.settings import read_settings
 
-MODULES = {
-    "backends": "profiles",
-    "bench": "profiles",
-    "check": "profiles",
-    "clean": "runs",
-    "compare": "runs",
+_COMMANDS = {
     "config": "config",
-    "diagnose": "runs",
-    "env": "profiles",
-    "export": "runs",
-    "gc": "runs",
-    "import": "importing",
-    "kill": "runs",
-    "launch": "launching",
-    "logs": "runs",
-    "metrics": "profiles",
-    "new": "program",
+    "importing": "import",
+    "launching": "launch",
     "nodes": "nodes",
-    "note": "runs",
-    "plan": "profiles",
-    "profiles": "profiles",
-    "prometheus": "runs",
-    "ps": "runs",
+    "profiles": "backends bench check env metrics plan profiles",
+    "program": "new run",
     "recipes": "recipes",
-    "restart": "runs",
-    "run": "program",
-    "runs": "runs",
-    "stacks": "runs",
-    "status": "runs",
-    "stop": "runs",
-    "takeover": "runs",
-    "wait": "runs",
+    "runs": "clean compare diagnose export gc kill logs note prometheus ps restart runs stacks status stop takeover wait",
 }
+MODULES = {name: module for module, names in _COMMANDS.items() for name in names.split()}
 """The modules of commands, but for those below."""
 
 EPILOG = """\b
@@ -125,7 +103,7 @@ def _open_app(
 
     engine = LocalEngine()
     if look["read_only"]:
-        from engine.client.read_only import ReadOnlyEngine
+        from engine.client.engine import ReadOnlyEngine
 
         engine = ReadOnlyEngine()
     return run(engine, settings, open_run=open_run, open_profile=open_profile, browser=browser, **look)
@@ -200,7 +178,14 @@ def completion(shell: str) -> None:
 
 def main() -> int:
     """Runs the command line. Returns the exit status; a user's error is two lines, never a traceback."""
-    _open_closed_streams()
+    # A standard stream that the caller has closed, as in `<&-`, is opened: else the next file to be opened would take its place.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for the whole process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for characters it lacks
             stream.reconfigure(errors="replace")
@@ -223,14 +208,3 @@ def main() -> int:
             told = RankdeckError("the current folder was removed", hint="change to another one: cd")
         complain(told)
         return told.exit_status
-
-
-def _open_closed_streams() -> None:
-    """Opens standard streams that the caller has closed, as in `<&-`: the next file to be opened would take their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for the whole process

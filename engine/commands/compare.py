@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from engine.client.comparison import read_side
+from engine.client.history import read_side
 from engine.commands.output import narrate, print_json, print_line, print_table
 from engine.core.plan.secrets import hidden
 from engine.core.views.comparison import Side, Topic, code_difference, compare
@@ -18,15 +18,7 @@ MAX_CELL = 50
 
 
 def compare_runs(runs: Sequence[RunPaths], *, code: bool, show_secrets: bool, as_json: bool) -> None:
-    """Prints a column for each run.
-
-    Args:
-        code: prints how uncommitted changes differ instead, between each run and the one before.
-        show_secrets: prints values that look like secrets, instead of hiding them.
-
-    Raises:
-        SupervisorError: the files of a run can't be read.
-    """
+    """Prints a column for each run. Raises SupervisorError: the files of a run can't be read."""
     sides = [read_side(paths).side for paths in runs]
     for side in sides:
         if side.settings is None:

@@ -6,13 +6,13 @@ import contextlib
 import csv
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from engine.commands.output import narrate
+from engine.commands.output import narrate, new_file
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.plan.secrets import shown_value
 from engine.core.plan.settings import settings_of
@@ -49,7 +49,8 @@ class _Lines:
 
     def __init__(self, output: str | None) -> None:
         self._name = output or "-"
-        self.file: IO[str] = sys.stdout if self._name == "-" else _new_file(Path(self._name))
+        is_stdout = self._name == "-"
+        self.file: IO[str] = sys.stdout if is_stdout else TextIOWrapper(new_file(Path(self._name)), newline="")
 
     def flush(self) -> None:
         self.file.flush()
@@ -68,12 +69,10 @@ class _Csv(_Lines):
         self._writer.writerow(("run", *Value._fields))
 
     def add(self, value: Value) -> None:
-        self._writer.writerow([_cell(field) for field in (self._run, *value)])
-
-
-def _cell(field: object) -> object:
-    """A text that a spreadsheet would compute as a formula gets an apostrophe, which makes it a text there. Numbers stay numbers."""
-    return f"'{field}" if isinstance(field, str) and field.startswith(tuple("=+-@\t\r")) else field
+        # A text that a spreadsheet would compute as a formula gets an apostrophe, which makes it a text there. Numbers stay numbers.
+        fields = (self._run, *value)
+        risky = tuple("=+-@\t\r")
+        self._writer.writerow([f"'{one}" if isinstance(one, str) and one.startswith(risky) else one for one in fields])
 
 
 class _JsonLines(_Lines):
@@ -107,7 +106,8 @@ class _TensorBoard(_Named):
     def __init__(self, paths: RunPaths, launched_at: float, output: str | None) -> None:
         super().__init__(launched_at)
         self._folder = Path(output or "tensorboard") / paths.run
-        refuse_existing(self._folder)
+        if self._folder.exists():
+            raise UsageError(f"{self._folder} exists", hint="remove it, or choose another folder with --output")
         self._writer = library("tensorboard.summary", "tensorboard").Writer(str(self._folder))
 
     def put(self, name: str, value: float, step: int, at: float) -> None:
@@ -168,12 +168,6 @@ CURVES: dict[str, Callable[[RunPaths, float, str | None], Curves]] = {
 """Called with the paths of a run, when it was launched, and the output: a file or `-`, a folder, or the name of a project or experiment."""
 
 
-def refuse_existing(path: Path) -> None:
-    """Raises UsageError if the path exists."""
-    if path.exists():
-        raise UsageError(f"{path} exists", hint="remove it, or choose another file with --output")
-
-
 def library(name: str, extra: str) -> Any:
     """A module of an optional package. Raises CheckError if it is not installed."""
     try:
@@ -182,14 +176,6 @@ def library(name: str, extra: str) -> Any:
         raise CheckError(
             f"{extra} needs the package {name.partition('.')[0]}: {error}", hint=f"pip install 'rankdeck[{extra}]'"
         ) from None
-
-
-def _new_file(path: Path) -> IO[str]:
-    refuse_existing(path)
-    try:
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", newline="")
-    except OSError as error:
-        raise RankdeckError(f"{path} can't be written: {error.strerror}") from None
 
 
 def _settings(paths: RunPaths) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from engine.commands.tail import STREAMS
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.failures.diagnosis import plain
 from engine.core.failures.known import find
@@ -22,10 +23,10 @@ from engine.core.failures.verdict import Verdict, Witness, find_verdict, remarks
 from engine.core.run.machine import states
 from engine.core.run.state import RunState, rank_word, run_word
 from engine.core.views.views import failure_view, witnesses
+from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
 from engine.runs.replay import read_journal
-from engine.runs.traces import read_traces
 
 HEAD, TAIL = 1 << 19, 1 << 22
 """Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows most others."""
@@ -92,7 +93,10 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         SupervisorError: the journal can't be read.
         UsageError: there is no such attempt.
     """
-    by_attempt = _by_attempt(paths)
+    # The last state of each attempt; the next attempt does not keep how ranks ended.
+    by_attempt = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
+    if not by_attempt:
+        raise UsageError(f"{paths.run} has not started", hint="rankdeck clean removes it")
     newest = max(by_attempt)
     if attempt is not None and attempt not in by_attempt:
         raise UsageError(f"{paths.run} has no attempt {attempt}", hint=f"the newest is {newest}")
@@ -123,23 +127,14 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     )
 
 
-def _by_attempt(paths: RunPaths) -> dict[int, RunState]:
-    """The last state of each attempt; the next attempt does not keep how ranks ended."""
-    newest = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
-    if not newest:
-        raise UsageError(f"{paths.run} has not started", hint="rankdeck clean removes it")
-    return newest
-
-
 def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:
     """The end of the ranks' output; failed ranks come first. stderr comes last because it decides; nccl warns on stdout."""
-    order = sorted(range(len(state.ranks)), key=lambda rank: _urgency(state, rank))
-    return {
-        rank: read_tail(paths.log(attempt, rank, "out"), OUT_TAIL)
-        + b"\n"
-        + read_tail(paths.log(attempt, rank, "err"), ERR_TAIL)
-        for rank in order[:MOST_TAILS]
-    }
+    urgency = [(rank_word(phase) not in ("failed", "lost"), getattr(phase, "order", 0)) for phase in state.ranks]
+    tails = {}
+    for rank in sorted(range(len(urgency)), key=urgency.__getitem__)[:MOST_TAILS]:
+        out, err = (paths.log(attempt, rank, stream) for stream in STREAMS)
+        tails[rank] = read_tail(out, OUT_TAIL) + b"\n" + read_tail(err, ERR_TAIL)
+    return tails
 
 
 def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Verdict:
@@ -155,11 +150,6 @@ def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Ver
         fix=found.fix,
         evidence=(*verdict.evidence, found.line),
     )
-
-
-def _urgency(state: RunState, rank: int) -> tuple[bool, int]:
-    phase = state.ranks[rank]
-    return rank_word(phase) not in ("failed", "lost"), getattr(phase, "order", 0)
 
 
 # --- logs --------------------------------------------------------------------------------------------------------------

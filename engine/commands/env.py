@@ -24,8 +24,13 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
     Raises:
         UsageError: no variable has that word.
     """
-    chosen = [(family, *_matching(family, (word or "").lower())) for family in families_of(backend)]
-    chosen = [(family, known, gone) for family, known, gone in chosen if known or gone]
+    searched, chosen = (word or "").lower(), []
+    for family in families_of(backend):
+        texts = [(one, (one.name, one.aliases, one.does, one.when, one.instead)) for one in family.variables]
+        variables = [one for one, text in texts if searched in " ".join(text).lower()]
+        missing = [one for one in family.gone if searched in f"{one.name} {one.why} {one.hint}".lower()]
+        if variables or missing:
+            chosen.append((family, variables, missing))
     if not chosen:
         raise UsageError(f"no variable of {backend} has {word!r}", hint=f"rankdeck env {backend} lists them all")
     if as_json:
@@ -34,15 +39,6 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
         print_json({"variables": known, "gone": gone})
         return
     click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))
-
-
-def _matching(family: Family, word: str) -> tuple[list[Variable], list[Gone]]:
-    known = [
-        one
-        for one in family.variables
-        if word in " ".join((one.name, one.aliases, one.does, one.when, one.instead)).lower()
-    ]
-    return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.hint}".lower()]
 
 
 def _plain(family: Family, one: Variable) -> dict[str, object]:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from engine.client.run import LocalRun
-from engine.commands.curves import CURVES, Curves, Value, library, refuse_existing
-from engine.commands.output import narrate
+from engine.commands.curves import CURVES, Curves, Value, library
+from engine.commands.output import narrate, new_file
 from engine.commands.report import report_html
 from engine.core.errors import RankdeckError, SupervisorLostError, UsageError
 from engine.core.metrics.chart_svg import chart_svg
-from engine.core.metrics.series import Point, SeriesDump
+from engine.core.metrics.series import SeriesDump
 from engine.core.run.state import ENDED_WORDS, RunWord
 from engine.core.views.view import Snapshot
-from engine.runs.origin import read_origin
+from engine.runs.origins.origin import read_origin
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
 from engine.runs.replay import stored_snapshot
@@ -46,11 +45,8 @@ def export_run(
     """Writes a run in another format, and says where.
 
     Args:
-        kind: one of `FORMATS`.
-        output: a file or folder, or `-`; None: `FORMATS` says which. For wandb and mlflow the name of the project or experiment.
-        metric: for a chart.
-        follow: go on with what ranks report until the run ends; for curves only.
-        show_secrets: show what looks like a secret in a report.
+        kind: one of `FORMATS`, which says where a format goes without `output`.
+        output: a file or folder, or `-`. For wandb and mlflow the name of the project or experiment.
 
     Raises:
         SupervisorError: the files of the run can't be read.
@@ -80,9 +76,8 @@ def export_run(
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    refuse_existing(Path(name))
     try:
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        with new_file(Path(name)) as file:
             file.write(data)
     except OSError as error:
         raise RankdeckError(f"{name} can't be written: {error.strerror}") from None
@@ -114,15 +109,15 @@ class _Export:
             async for message in run.subscribe():
                 state = message.run.state if message.run is not None else state
                 if isinstance(message, Snapshot):  # the first, or one of another supervisor, or of the end
-                    self._add(self._new(values_of(message.series)))
+                    values = values_of(message.series)
+                    self._add(one for one in values if one.time > self._told.get((one.rank, one.metric), 0.0))
                 else:
-                    self._add(map(_value_of, message.points))
+                    self._add(
+                        Value(one.rank, one.key, one.at, one.step, *(one.value,) * 3, 1) for one in message.points
+                    )
         except SupervisorLostError:
             await asyncio.sleep(0.1)
         return state
-
-    def _new(self, values: Iterable[Value]) -> list[Value]:
-        return [value for value in values if value.time > self._told.get((value.rank, value.metric), 0.0)]
 
     def _add(self, values: Iterable[Value]) -> None:
         for value in values:
@@ -132,13 +127,16 @@ class _Export:
         self._curves.flush()
 
 
-def _value_of(point: Point) -> Value:
-    return Value(point.rank, point.key, point.at, point.step, point.value, point.value, point.value, 1)
-
-
 def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str, *, show_secrets: bool) -> bytes:
     if kind == "html":
-        return _report(paths, snapshot, show_secrets=show_secrets).encode(errors="replace")
+        failure, recorded = snapshot.run.failure, read_origin(paths)
+        last = ""
+        if failure is not None and failure.rank is not None:
+            tail = read_tail(paths.log(snapshot.run.attempt, failure.rank, "err")).decode(errors="replace")
+            last = "\n".join(tail.rstrip("\n").split("\n")[-TAIL_LINES:])
+        origin = recorded.origin if recorded is not None else None
+        report = report_html(snapshot, read_plan(paths), origin, last, time.time(), show_secrets=show_secrets)
+        return report.encode(errors="replace")
     svg = chart_svg(snapshot.series, metric, snapshot.run.launched_at)
     if svg is None:
         known = ", ".join(sorted({dump.key for dump in snapshot.series})) or "none"
@@ -146,13 +144,3 @@ def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str, *, sho
     return (
         svg.encode() if kind == "svg" else bytes(library("cairosvg", "png").svg2png(bytestring=svg.encode(), scale=2))
     )
-
-
-def _report(paths: RunPaths, snapshot: Snapshot, *, show_secrets: bool) -> str:
-    failure, recorded = snapshot.run.failure, read_origin(paths)
-    last = ""
-    if failure is not None and failure.rank is not None:
-        tail = read_tail(paths.log(snapshot.run.attempt, failure.rank, "err")).decode(errors="replace")
-        last = "\n".join(tail.rstrip("\n").split("\n")[-TAIL_LINES:])
-    origin = recorded.origin if recorded is not None else None
-    return report_html(snapshot, read_plan(paths), origin, last, time.time(), show_secrets=show_secrets)

@@ -160,7 +160,8 @@ class _Printer:
             is_asking = self._interrupts.is_asking
             if not is_asking:
                 self._print(self._follower.poll())
-                self._draw()
+                bars = sorted(self._follower.bars().items())
+                self._bars.show([(self._before(rank), state) for (rank, _), state in bars])
                 self._break_silence()
             await asyncio.sleep(0 if self._follower.behind and not is_asking else POLL)
 
@@ -203,20 +204,15 @@ class _Printer:
             for chunk in chunks:
                 self._silent_until = math.inf
                 make_room()
-                if self._is_raw:
-                    write_as_it_came(chunk)
+                if self._is_raw and (stream := sys.stdout if chunk.stream == "out" else sys.stderr).isatty():
+                    stream.write("\n".join(map(terminal_line, chunk.data.split(b"\n"))))  # also the prompt of `input()`
                 else:
-                    write_chunk(chunk, self._before(chunk.rank))
+                    write_chunk(chunk, "" if self._is_raw else self._before(chunk.rank))
             sys.stdout.flush()
             sys.stderr.flush()
         except BrokenPipeError:
             close_stdout()
             self._interrupts.reader_left()
-
-    def _draw(self) -> None:
-        """Draws the bars below the printed text."""
-        bars = [(self._before(rank), state) for (rank, _), state in sorted(self._follower.bars().items())]
-        self._bars.show(bars)
 
 
 def write_chunk(chunk: Chunk, prefix: str) -> None:
@@ -228,15 +224,6 @@ def write_chunk(chunk: Chunk, prefix: str) -> None:
     elif prefix:
         head = prefix.encode()
         stream.buffer.writelines((head, lines.replace(b"\n", b"\n" + head), b"\n"))
-    else:
-        stream.buffer.write(chunk.data)
-
-
-def write_as_it_came(chunk: Chunk) -> None:
-    """Writes a rank's output, also a line that has not ended, such as the prompt of `input()`."""
-    stream = sys.stdout if chunk.stream == "out" else sys.stderr
-    if stream.isatty():
-        stream.write("\n".join(map(terminal_line, chunk.data.split(b"\n"))))
     else:
         stream.buffer.write(chunk.data)
 

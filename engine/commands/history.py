@@ -29,17 +29,7 @@ MAX_CHANGES = 60
 
 
 def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | None, as_json: bool) -> None:
-    """Prints the history.
-
-    Args:
-        words: that must occur; see `filter_history`.
-        key: see `sort_history`.
-        reverse: the other way round.
-        limit: of lines; None: all.
-
-    Raises:
-        UsageError: no run has a metric of that name.
-    """
+    """Prints the history; see `filter_history` and `sort_history`. Raises UsageError: no run has a metric of that name."""
     everything = History().read()
     known = (*SORT_KEYS, *metric_names(everything))
     if key not in known:

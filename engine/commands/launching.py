@@ -36,17 +36,9 @@ def launch(
 def follow_launch(
     profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool, stdin: bool = False
 ) -> int:
-    """Starts a run, prints its id and its warnings, and then the output of its ranks.
+    """Starts a run, prints its id and its warnings, and then the output of its ranks. `cold`: without the template of the user.
 
-    Args:
-        places: Places of its keys, for errors.
-        detach: return as soon as it has started.
-        cold: without the template of the user.
-        as_json: print the id as JSON.
-        stdin: pass standard input on to the only rank.
-
-    Returns:
-        The exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
+    Returns the exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
     notify = QUIET if detach else read_settings()[0].notify
     rank_input = None

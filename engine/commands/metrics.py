@@ -24,19 +24,15 @@ _END = ("step", "steps", "epoch", "epochs", "epoch_step", "epoch_steps", "loss",
 def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) -> None:
     """Prints every line with the values read from it, and the final values.
 
-    Args:
-        lines: the output of one rank. No time passes between them, so no throughput is derived.
-        as_json: one object with `lines` and `end`.
+    No time passes between the lines of the rank, so no throughput is derived. As JSON: one object with `lines` and `end`.
     """
     names = Names(loss=metrics.loss, step=metrics.step, ignore=metrics.ignore)
-    own = OwnPatterns(
-        lambda pattern: click.echo(f"metrics.patterns: {pattern!r} takes too long, and is not used", err=True)
-    )
+    slow = "metrics.patterns: {!r} takes too long, and is not used"
+    own = OwnPatterns(lambda pattern: click.echo(slow.format(pattern), err=True))
     reader, progress = MetricReader(metrics.patterns, LineFormats(names), own.find), RankProgress()
     shown: list[dict[str, Any]] = []
-    for number, data in enumerate(
-        (part for line in lines for part in re.split(rb"\r\n|[\r\n]", line.removesuffix(b"\n"))), 1
-    ):
+    parts = (part for line in lines for part in re.split(rb"\r\n|[\r\n]", line.removesuffix(b"\n")))
+    for number, data in enumerate(parts, 1):
         found = reader.feed(data + b"\n")
         take_lines(0, progress, 0.0, found)
         reading = _reading(found[0], progress) if found else None
@@ -60,13 +56,12 @@ def show_readings(lines: Iterable[bytes], metrics: Metrics, *, as_json: bool) ->
 def _reading(line: Line, progress: RankProgress) -> dict[str, Any]:
     read: dict[str, Any] = {key: getattr(line, key) for key in ("step", "steps", "epoch", "epochs")}
     is_training = line.step is not None and not line.format.is_aside and progress.aside == ""
+    counts = "training" if is_training else line.format.title or "something else"
+    if line.step is None:
+        counts = "nothing"
     return {
         **{key: value for key, value in read.items() if value is not None},
-        "counts": "training"
-        if is_training
-        else line.format.title or "something else"
-        if line.step is not None
-        else "nothing",
+        "counts": counts,
         "metrics": {key: _shown(value) for key, value in line.values.items()},
         "why": _why(line, progress),
     }

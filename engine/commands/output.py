@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
 
 import click
 import msgspec
 
 from engine.commands.bars import LiveBars
-from engine.core.errors import RankdeckError
+from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.terminal_text import terminal_line
 
@@ -68,6 +70,28 @@ def complain(error: RankdeckError) -> None:
     """An error on standard error: the fact, then the next step."""
     for number, line in enumerate(str(error).split("\n")):
         print_line(f"rankdeck: {line}" if number == 0 else line, err=True)
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Opens a new file for this user only.
+
+    Raises:
+        UsageError: the path exists.
+        RankdeckError: it can't be written.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists", hint="remove it, or choose another file with --output")
+    try:
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+    except OSError as error:
+        raise RankdeckError(f"{path} can't be written: {error.strerror}") from None
+
+
+def confirm(question: str, refused: str) -> None:
+    """Asks on the terminal, and ends the command on anything but yes. Raises UsageError with `refused` if there is no terminal."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{refused}: there is no terminal to confirm it", hint="add --yes to do it without a question")
+    click.confirm(question, default=False, abort=True)
 
 
 def warn(plan: LaunchPlan) -> None:

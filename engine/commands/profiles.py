@@ -13,10 +13,10 @@ from engine.client.engine import LocalEngine
 from engine.commands import show
 from engine.commands.arguments import JSON, PROFILE, SECRETS, SET, ProfileName, RunName, read_given
 from engine.commands.checklist import Checklist
-from engine.commands.output import warn
+from engine.commands.output import print_json, print_table, warn
 from engine.core.errors import UsageError
-from engine.core.plan.key_places import Places
-from engine.core.plan.profile import Metrics, Profile
+from engine.core.plan.profile import Metrics
+from engine.core.terminal_text import visible
 from engine.planning.profiles import list_profiles, profile_of_machine
 from engine.runs.listing import find_run
 
@@ -28,7 +28,20 @@ def profiles(*, as_json: bool) -> None:
 
     rankdeck looks in ./.rankdeck, then in the folders of your settings and your own, then among the profiles it ships. The first profile of a name wins.
     """
-    show.show_profiles(list_profiles(), as_json=as_json)
+    entries = list_profiles()
+    if as_json:
+        print_json([{"name": e.name, "path": str(e.path), "source": e.source, "error": e.error,
+                      "description": e.profile.description if e.profile else None} for e in entries])  # fmt: skip
+        return
+    rows = [("NAME", "BACKEND", "NODES", "RUNS", "FROM", "")]
+    for entry in entries:
+        if (found := entry.profile) is None:
+            rows.append((entry.name, "!", "", "", entry.source, (entry.error or "").split("\n")[0]))
+        else:
+            what = found.recipe.name or found.recipe.script or found.recipe.module or ""
+            nodes = visible(found.layout.words)
+            rows.append((entry.name, found.backend.name, nodes, what, entry.source, found.description))
+    print_table(rows)
 
 
 @click.command()
@@ -71,14 +84,15 @@ def check(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick
     the first node, and more. The exit status is 3 if a check fails; warnings do not change it.
     """
     checklist = Checklist(as_json=as_json, ascii_only=ctx.obj["ascii"])
-    asyncio.run(_fill(checklist, *read_given(profile, overrides), full=not quick))
+    wanted, places = read_given(profile, overrides)
+
+    async def fill() -> None:
+        async with contextlib.aclosing(LocalEngine().check(wanted, full=not quick, places=places)) as findings:
+            async for news in findings:
+                checklist.take(news)
+
+    asyncio.run(fill())
     ctx.exit(checklist.show())
-
-
-async def _fill(checklist: Checklist, profile: Profile, places: Places, *, full: bool) -> None:
-    async with contextlib.aclosing(LocalEngine().check(profile, full=full, places=places)) as findings:
-        async for news in findings:
-            checklist.take(news)
 
 
 @click.command()

@@ -60,9 +60,11 @@ def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """
     before = [word for word in ctx.params["args"] or () if word != "="]  # bash takes --name=value for three words
     files = [CompletionItem(incomplete, type="file")]
-    accepted = (
-        {} if ctx.params.get("is_module") else {one.flag: one for one in _accepted(ctx.params["program"]) if one.flag}
-    )
+    program: str = ctx.params["program"]
+    known: tuple[Argument, ...] = ()  # without running the program
+    if not ctx.params.get("is_module"):
+        known = recipe(program).accepted if program_is_recipe(program) else arguments_of(Path(program))
+    accepted = {one.flag: one for one in known if one.flag}
     last = accepted.get(before[-1]) if before else None
     if last is not None and last.type != "bool":
         if not last.choices:
@@ -77,14 +79,7 @@ def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         for flag, said in offered
         if flag.startswith(incomplete) and flag not in {word.partition("=")[0] for word in before}
     ]
-    return items if accepted and (items or program_is_recipe(ctx.params["program"])) else files
-
-
-def _accepted(program: str) -> tuple[Argument, ...]:
-    """The arguments of a recipe or of a script, as far as they are known without running it."""
-    if program_is_recipe(program):
-        return recipe(program).accepted
-    return arguments_of(Path(program))
+    return items if accepted and (items or program_is_recipe(program)) else files
 
 
 def program_is_recipe(program: str) -> bool:

@@ -31,6 +31,15 @@ TOLD_AFTER_END = 3600.0
 PATIENCE = 5.0
 """Seconds in which a supervisor must answer, and in which a client must send its request."""
 
+_RUN_GAUGES = (
+    ("launched_at", "launched_timestamp_seconds", "When the run was launched"),
+    ("attempt", "attempt", "Number of the attempt; counts restarts of all ranks"),
+    ("generation", "generation", "Number of the process group in the attempt; counts rejoins"),
+    ("step", "step", "Last step"),
+    ("steps", "steps", "Number of steps in all"),
+)
+"""A field of `RunView`, the name of its metric, and what it tells."""
+
 _RANK_GAUGES = (
     ("step", "Last step of the rank"),
     ("stalled", "1 if the rank hangs"),
@@ -52,11 +61,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Reads `PORT`, `HOST:PORT` or the path of a socket.
-
-    Raises:
-        UsageError: it is none of them, or the host is reachable from other machines.
-    """
+    """Reads `PORT`, `HOST:PORT` or the path of a socket. Raises UsageError: it is none of them, or the host is reachable from other machines."""
     if "/" in text:
         return Address("", 0, text)
     host, _, number = text.rpartition(":")
@@ -185,24 +190,21 @@ class Runs:
         """The families of metrics."""
         now = time.time()
         found = [one for one in runs_and_jobs() if one.ended_at is None or now - one.ended_at < TOLD_AFTER_END]
-        yield from families(found, asyncio.run(_snapshots([one for one in found if _can_be_asked(one)])))
+        here = [one for one in found if one.reachable and not one.elsewhere and one.state not in ENDED_WORDS]
+        asked = [RunPaths(runs_folder() / one.run) for one in here]
+        # A supervisor in a job of Slurm would be asked through srun, too slow for this.
+        yield from families(found, asyncio.run(_snapshots([paths for paths in asked if not paths.job.exists()])))
 
 
-def _can_be_asked(summary: RunSummary) -> bool:
-    """Whether a run has a supervisor on this host. One in a job of Slurm is asked through srun, too slow for this."""
-    is_here = summary.reachable and not summary.elsewhere and summary.state not in ENDED_WORDS
-    return is_here and not RunPaths(runs_folder() / summary.run).job.exists()
+async def _snapshots(asked: Sequence[RunPaths]) -> list[Snapshot]:
+    """The snapshots of the runs that answer in time."""
 
+    async def snapshot(paths: RunPaths) -> Snapshot | None:
+        with contextlib.suppress(RankdeckError, OSError, TimeoutError):
+            return await asyncio.wait_for(LocalRun(paths).snapshot(), PATIENCE)
+        return None
 
-async def _snapshots(summaries: Sequence[RunSummary]) -> list[Snapshot]:
-    answers = await asyncio.gather(*map(_snapshot, summaries))
-    return [answer for answer in answers if answer is not None]
-
-
-async def _snapshot(summary: RunSummary) -> Snapshot | None:
-    with contextlib.suppress(RankdeckError, OSError, TimeoutError):
-        return await asyncio.wait_for(LocalRun(RunPaths(runs_folder() / summary.run)).snapshot(), PATIENCE)
-    return None
+    return [answer for answer in await asyncio.gather(*map(snapshot, asked)) if answer is not None]
 
 
 def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> Iterator[Any]:
@@ -219,31 +221,16 @@ def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> 
     for one in summaries:
         state.add_metric([one.run, one.name, one.backend], {word: word == one.state for word in get_args(RunWord)})
     yield state
-    run = {
-        name: Gauge(f"rankdeck_run_{name}", text, labels=["run"])
-        for name, text in (
-            ("launched_timestamp_seconds", "When the run was launched"),
-            ("attempt", "Number of the attempt; counts restarts of all ranks"),
-            ("generation", "Number of the process group in the attempt; counts rejoins"),
-            ("step", "Last step"),
-            ("steps", "Number of steps in all"),
-        )
-    }
+    run = {field: Gauge(f"rankdeck_run_{name}", text, labels=["run"]) for field, name, text in _RUN_GAUGES}
     ranks = Gauge("rankdeck_run_ranks", "Ranks in each state", labels=["run", "state"])
     rank = {name: Gauge(f"rankdeck_rank_{name}", text, labels=["run", "rank", "node"]) for name, text in _RANK_GAUGES}
     rate = Gauge("rankdeck_rank_throughput", "Units of training a second", labels=["run", "rank", "node", "unit"])
     metric = Gauge("rankdeck_rank_metric", "Newest value of a metric", labels=["run", "rank", "node", "metric"])
     for snapshot in snapshots:
         view = snapshot.run
-        for name, value in (
-            ("launched_timestamp_seconds", view.launched_at),
-            ("attempt", view.attempt),
-            ("generation", view.generation),
-            ("step", view.step),
-            ("steps", view.steps),
-        ):
-            if value is not None:
-                run[name].add_metric([view.run], value)
+        for field, gauge in run.items():
+            if (value := getattr(view, field)) is not None:
+                gauge.add_metric([view.run], value)
         for word in get_args(RankWord):
             ranks.add_metric([view.run, word], sum(row.state == word for row in snapshot.ranks))
         nodes = {row.rank: row.node for row in snapshot.ranks}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun, user_name
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName, RunOrFile, is_file
-from engine.commands.output import close_stdout, narrate
+from engine.commands.output import close_stdout, narrate, print_json, print_line
 from engine.core.errors import (
     OtherVersionError,
     SupervisorDefectError,
@@ -20,6 +19,7 @@ from engine.core.errors import (
     SupervisorError,
     UsageError,
 )
+from engine.core.failures.stacks import story, waits
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, unplanned_runs
@@ -33,8 +33,8 @@ from engine.runs.templates import templates
 def ps(*, everything: bool, as_json: bool) -> None:
     """List runs, newest first. With --all, active runs come before ended ones. Templates follow: processes that make the next launch fast."""
     show.show_runs(runs_and_jobs(), everything=everything, as_json=as_json)
-    if not as_json:
-        show.show_templates([note for _, note in templates()])
+    for _, one in templates() if not as_json else ():
+        print_line(f"template {one.pid} ({one.python}) waits for the next launch; rankdeck clean --template ends it")
     for _, paths in unplanned_runs():
         narrate(f"{paths.run} is unreadable: it has no {paths.plan.name}; rankdeck clean {paths.run} removes it")
 
@@ -121,7 +121,7 @@ def restart(run: str, *, scope: Scope) -> None:
     If the script uses rankdeck.elastic, only the dead ranks are started, and the others keep running. Otherwise all ranks
     start again as a new attempt and resume from their checkpoint; the command prints the reason.
     """
-    _request(run, lambda found: found.restart(scope))
+    click.echo(asyncio.run(LocalRun(find_run(run)).restart(scope)))
 
 
 @click.command()
@@ -131,7 +131,7 @@ def restart(run: str, *, scope: Scope) -> None:
 def kill(run: str, *, rank: int, name: str) -> None:
     """Send a signal to one rank and its child processes."""
     number = show.signal_number(name)
-    _request(run, lambda found: found.kill(rank, number))
+    click.echo(asyncio.run(LocalRun(find_run(run)).kill(rank, number)))
 
 
 @click.command()
@@ -142,7 +142,13 @@ def stacks(run: str, *, as_json: bool) -> None:
 
     Works while ranks hang. Ranks with the same stack are shown once.
     """
-    show.show_stacks(asyncio.run(LocalRun(find_run(run)).rank_stacks()), as_json=as_json)
+    found = asyncio.run(LocalRun(find_run(run)).rank_stacks())
+    if as_json:
+        ranks = [{"rank": one.rank, "text": one.text, "reason": one.reason, "children": one.children} for one in found]
+        print_json({"collectives": waits(found), "ranks": ranks})
+        return
+    for line in story(found):
+        print_line(line)
 
 
 @click.command()
@@ -175,11 +181,6 @@ def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
         click.echo(f"{paths.run} was stopped without its supervisor: {error.message}")
 
 
-def _request(run: str, request: Callable[[LocalRun], Coroutine[Any, Any, str]]) -> None:
-    """Sends a request to a run's supervisor and prints the answer."""
-    click.echo(asyncio.run(request(LocalRun(find_run(run)))))
-
-
 @click.command()
 @RUN
 @click.option("--timeout", "-t", type=click.FloatRange(min=0), help="Give up after this many seconds, with status 124.")
@@ -192,11 +193,16 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
     ctx.exit(asyncio.run(wait_for_end(LocalRun(find_run(run)), seconds=timeout, as_json=as_json)))
 
 
+KEEP = click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
+OLDER = click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
 @click.command()
 @click.argument("runs", nargs=-1, type=RunName())
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
-@click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@KEEP
+@OLDER
+@YES
 @click.option("--template", is_flag=True, help="Remove no run; end the templates, which wait for the next launch.")
 @JSON
 def clean(
@@ -223,9 +229,9 @@ def clean(
 
 
 @click.command()
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
-@click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@KEEP
+@OLDER
+@YES
 @JSON
 def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> None:
     """Remove old runs that have ended. Asks first.
@@ -271,7 +277,7 @@ def note(run: str, text: str | None, *, star: bool | None) -> None:
 
 @click.command()
 @RUN
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@YES
 def takeover(run: str, *, yes: bool) -> None:
     """Let this host continue or remove a run of a host that is gone for ever, or that has another name now.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,22 +13,20 @@ import msgspec
 from engine.client.editor import frame_to_edit
 from engine.commands.checklist import MARKS
 from engine.commands.output import print_json, print_line, print_table
-from engine.core.catalogue import BackendInfo, ProfileEntry
+from engine.core.catalogue import BackendInfo
 from engine.core.errors import UsageError
-from engine.core.failures.stacks import RankStack, story, waits
-from engine.core.metrics.resources import RESOURCES, GpuUse
+from engine.core.metrics.resources import RESOURCES
 from engine.core.numbers import age, size_words
 from engine.core.plan.batch import submit_argv
-from engine.core.plan.batch.job import SCRIPT, Submission
-from engine.core.plan.plan import LaunchPlan, PlannedNode, Program, slow_import_words, store_address
+from engine.core.plan.batch.job import SCRIPT
+from engine.core.plan.plan import LaunchPlan, Program, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.secrets import shown_words, without_secrets
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
-from engine.core.views.view import RankView, RunSummary, Snapshot
+from engine.core.views.view import RankView, RunSummary, RunView, Snapshot
 from engine.core.words import rank_words
-from engine.runs.templates import TemplateNote
 
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
@@ -43,36 +40,13 @@ STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", 
 
 
 def signal_number(name: str) -> int:
-    """The number of a signal. `name`: `KILL`, `SIGKILL` or `9`.
-
-    Raises:
-        UsageError: there is no such signal.
-    """
+    """The number of a signal. `name`: `KILL`, `SIGKILL` or `9`. Raises UsageError: there is no such signal."""
     try:
         if name.isascii() and name.isdigit():
             return signal.Signals(int(name)).value
         return signal.Signals["SIG" + name.upper().removeprefix("SIG")].value
     except (KeyError, ValueError):
         raise UsageError(f"unknown signal {name!r}", hint="for example: KILL, TERM, INT, STOP, CONT, USR1") from None
-
-
-def show_profiles(entries: list[ProfileEntry], *, as_json: bool) -> None:
-    """`rankdeck profiles`."""
-    if as_json:
-        print_json([{"name": e.name, "path": str(e.path), "source": e.source, "error": e.error,
-                      "description": e.profile.description if e.profile else None} for e in entries])  # fmt: skip
-        return
-    rows = [("NAME", "BACKEND", "NODES", "RUNS", "FROM", "")]
-    for entry in entries:
-        if entry.profile is None:
-            rows.append((entry.name, "!", "", "", entry.source, (entry.error or "").split("\n")[0]))
-            continue
-        profile = entry.profile
-        what = profile.recipe.name or profile.recipe.script or profile.recipe.module or ""
-        rows.append(
-            (entry.name, profile.backend.name, visible(profile.layout.words), what, entry.source, profile.description)
-        )
-    print_table(rows)
 
 
 def show_backends(infos: list[BackendInfo], *, as_json: bool, ascii_only: bool) -> None:
@@ -95,6 +69,11 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
     if as_json:
         print_json(plan)
         return
+    submission: list[tuple[str, str]] = []
+    if plan.submission:
+        first, *others = (visible(line) for line in plan.submission.script.splitlines())
+        submission = [("submit", visible(shlex.join(submit_argv(plan.submission)))), (SCRIPT, first)]
+        submission += [("", line) for line in others]
     print_table(
         [
             ("profile", plan.name + (f": {visible(plan.description)}" if plan.description else "")),
@@ -106,7 +85,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
             *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a free port chosen by the kernel"),
             *([("setup", visible(plan.reach.setup))] if plan.reach.setup else []),
-            *(_submission_rows(plan.submission) if plan.submission else []),
+            *submission,
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.launch.stop_ladder)),
@@ -117,27 +96,17 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
         ]
     )
     click.echo("")
-    print_table([("NODE", "RANKS"), *((node.name, _ranks_words(node)) for node in plan.nodes)])
+    rows = [("NODE", "RANKS")]
+    for node in plan.nodes:
+        bound = (
+            [f"{rank} ({cpus})" for rank, cpus in zip(node.ranks, node.cpus, strict=True)] if node.cpus else node.ranks
+        )
+        rows.append((node.name, " ".join(map(str, bound))))
+    print_table(rows)
     click.echo("\nenvironment, in addition to what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, …)")
     for name, value in {**plan.env_defaults, **plan.env}.items():
         default = "" if name in plan.env else "   unless already set"
         click.echo(f"  {name}={visible(value)}{default}")
-
-
-def _ranks_words(node: PlannedNode) -> str:
-    """The ranks of a node, and the CPUs that they are bound to: `0 (0-3) 1 (4-7)`."""
-    if not node.cpus:
-        return " ".join(map(str, node.ranks))
-    return " ".join(f"{rank} ({cpus})" for rank, cpus in zip(node.ranks, node.cpus, strict=True))
-
-
-def _submission_rows(submission: Submission) -> list[tuple[str, str]]:
-    lines = [visible(line) for line in submission.script.splitlines()]
-    return [
-        ("submit", visible(shlex.join(submit_argv(submission)))),
-        (SCRIPT, lines[0]),
-        *(("", line) for line in lines[1:]),
-    ]
 
 
 def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> None:
@@ -147,36 +116,19 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
         print_json(shown)
         return
     if not shown:
-        ended = len(runs) - len(shown)
-        click.echo(
-            f"no active runs; {ended} ended (rankdeck ps --all)"
-            if ended
-            else "no runs yet; start one with: rankdeck launch quickstart"
-        )
+        ended = f"no active runs; {len(runs)} ended (rankdeck ps --all)"
+        click.echo(ended if runs else "no runs yet; start one with: rankdeck launch quickstart")
         return
     rows = [("RUN", "STATE", "RANKS", "BACKEND", "STEP", "LOSS", "STARTED", "")]
     for run in shown:
         step = "" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
-        loss = run.loss_odd if run.loss is None else f"{run.loss:.4g}"
-        rows.append(
-            (
-                run.run,
-                run.state,
-                str(run.world_size),
-                run.backend,
-                step,
-                loss,
-                f"{age(max(0.0, time.time() - run.launched_at))} ago",
-                run.reason,
-            )
-        )
+        loss, started = _loss(run), f"{age(max(0.0, time.time() - run.launched_at))} ago"
+        rows.append((run.run, run.state, str(run.world_size), run.backend, step, loss, started, run.reason))
     print_table(rows)
 
 
-def show_templates(found: list[TemplateNote]) -> None:
-    """The templates of the user, for `rankdeck ps`."""
-    for one in found:
-        print_line(f"template {one.pid} ({one.python}) waits for the next launch; rankdeck clean --template ends it")
+def _loss(view: RunSummary | RunView | RankView) -> str:
+    return view.loss_odd if view.loss is None else f"{view.loss:.4g}"
 
 
 def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
@@ -201,16 +153,19 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
     click.echo(visible(line))
     print_line(shlex.join(words))
     if run.loss_ranks:
-        click.echo(f"loss of {rank_words(run.loss_ranks)}: {run.loss_odd if run.loss is None else f'{run.loss:.4g}'}")
+        click.echo(f"loss of {rank_words(run.loss_ranks)}: {_loss(run)}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)
     gpu_names = ("GPU", "MEMORY") if has_gpus else ()
     rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", *gpu_names, "")]
     for rank in snapshot.ranks:
         rate = "" if rank.throughput is None else f"{'~' if rank.is_derived else ''}{rank.throughput:.4g} {rank.unit}/s"
-        loss = rank.loss_odd if rank.loss is None else f"{rank.loss:.4g}"
         pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
-        gpu = _gpu_words(rank.gpu) if has_gpus else ()
-        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, _note(rank)))
+        use, gpu = rank.gpu, ("", "")
+        if use is not None:
+            busy = "" if use.utilisation is None else f"{use.utilisation}%"
+            gpu = busy, "" if use.memory is None else size_words(use.memory)
+        gpus = gpu if has_gpus else ()
+        rows.append((str(rank.rank), rank.node, pid, rank.state, step, _loss(rank), rate, *gpus, _note(rank)))
     print_table(rows)
     if metrics := _metrics(snapshot):
         click.echo("")
@@ -243,12 +198,6 @@ def _note(rank: RankView) -> str:
     return f"no step for {time.time() - rank.health_since:.0f} s" + (f"; {rank.note}" if rank.note else "")
 
 
-def _gpu_words(gpu: GpuUse | None) -> tuple[str, str]:
-    """Utilisation and memory in use; empty strings for unknown values."""
-    busy = "" if gpu is None or gpu.utilisation is None else f"{gpu.utilisation}%"
-    return busy, "" if gpu is None or gpu.memory is None else size_words(gpu.memory)
-
-
 def show_failure(snapshot: Snapshot) -> None:
     """Prints why a run failed, and what to do."""
     failure = snapshot.run.failure
@@ -277,16 +226,6 @@ def show_cause(snapshot: Snapshot) -> None:
     for line in (failure.headline, failure.detail, place, failure.hint, failure.fix, restart):
         if line:
             print_line(f"  {line}", err=True)
-
-
-def show_stacks(stacks: Sequence[RankStack], *, as_json: bool) -> None:
-    """`rankdeck stacks`."""
-    if as_json:
-        ranks = [{"rank": one.rank, "text": one.text, "reason": one.reason, "children": one.children} for one in stacks]
-        print_json({"collectives": waits(stacks), "ranks": ranks})
-        return
-    for line in story(stacks):
-        print_line(line)
 
 
 def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

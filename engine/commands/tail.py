@@ -56,17 +56,14 @@ class Follower:
     def poll(self) -> Iterator[Chunk]:
         """Lines completed since the last call, at most a slice of each file."""
         self.behind = False
-        for source in self._in_order():
-            data = self._read(source)
-            self.behind |= len(data) == SLICE
-            yield from self._lines(source, data, time.time())
-
-    def _in_order(self) -> Iterator[tuple[int, Stream]]:
-        """The files; of each rank, the one that was written last comes last."""
         for rank in self._ranks:
             out, err = ((rank, stream) for stream in STREAMS)
             written = [os.fstat(self._files[file]).st_mtime_ns for file in (out, err) if file in self._files]
-            yield from (err, out) if len(written) == 2 and written[1] < written[0] else (out, err)
+            # Of each rank, the file that was written last comes last.
+            for source in (err, out) if len(written) == 2 and written[1] < written[0] else (out, err):
+                data = self._read(source)
+                self.behind |= len(data) == SLICE
+                yield from self._lines(source, data, time.time())
 
     def replay(self, order: Iterable[Growth]) -> Iterator[Chunk]:
         """The output so far, in the order in which it was written, as far as that is known."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
 
+from engine.commands.output import confirm
 from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_whereabouts
@@ -26,13 +26,11 @@ def take_over(paths: RunPaths, *, yes: bool) -> None:
     if host is None:
         raise UsageError(f"{paths.run} belongs to this host", hint=f"rankdeck attach {paths.run}")
     if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "nothing was changed: there is no terminal to confirm it",
-                hint="add --yes to confirm it without a question",
-            )
-        click.echo(f"{paths.run} belongs to {host}. Processes that it has there can't be seen or ended from here.")
-        click.confirm(f"Is {host} gone for ever, or is it this host under an earlier name?", default=False, abort=True)
+        confirm(
+            f"{paths.run} belongs to {host}. Processes that it has there can't be seen or ended from here.\n"
+            f"Is {host} gone for ever, or is it this host under an earlier name?",
+            "nothing was changed",
+        )
     paths.supervisor.unlink(missing_ok=True)
     deadline = time.monotonic() + ANSWER_TIME
     while time.monotonic() < deadline:

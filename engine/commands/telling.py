@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from engine.client.notify import Telling, send, terminal_sequences
+from engine.client.notices.notify import Telling, send, terminal_sequences
 from engine.commands.output import make_room, narrate
 from engine.core.settings import Notify
 from engine.core.views.occasions import Condition, condition, occasion_of, telling

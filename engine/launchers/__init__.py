@@ -22,7 +22,6 @@ class Launcher(Protocol):
             command: words that arrive unchanged at the node's `execve`.
             reach: the user's settings for connections.
         """
-        ...
 
 
 LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh, "slurm": slurm, "pbs": pbs}

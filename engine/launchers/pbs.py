@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.core.plan.plan import Reach
-from engine.installed import ROOT
 from engine.launchers.setup import with_setup
 
-PROGRAM = ROOT / "engine" / "node" / "pbs_task.py"
+PROGRAM = Path(__file__).with_name("pbs_task.py")
 """Runs here and on the node, where Python and this file must be found under the same paths."""
-
 
 COMMAND = (sys.executable, "-I", "-S", str(PROGRAM))
 """The node and the command follow."""
 
 
 def argv(node: str, command: Sequence[str], reach: Reach) -> list[str]:
-    """The command line of a task on one node of the job that this process is part of.
-
-    Raises:
-        ValueError: the node's name could be an option.
-    """
+    """The command line of a task on one node of the job that this process is part of. Raises ValueError: the node's name could be an option."""
     if node.startswith("-"):
         raise ValueError(f"{node!r} is not a valid node name")
     return [*COMMAND, node, *with_setup(reach.setup, command)]

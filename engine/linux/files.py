@@ -44,12 +44,17 @@ def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
-    """The content of a regular file. `most`: bytes that it may have.
+def read_part(path: AnyPath, size: int, begin: int = 0) -> bytes:
+    """At most `size` bytes of a regular file from `begin`. Raises OSError: it can't be read, or is not a regular file."""
+    descriptor = open_regular(path)
+    try:
+        return os.pread(descriptor, size, begin)
+    finally:
+        os.close(descriptor)
 
-    Raises:
-        OSError: it can't be read, is not a regular file, or is larger.
-    """
+
+def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
+    """The content of a regular file. `most`: bytes that it may have. Raises OSError: it can't be read, is not a regular file, or is larger."""
     with open(open_regular(path), "rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, "it is too large", str(path))

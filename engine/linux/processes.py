@@ -75,11 +75,6 @@ def marked(marks: list[str]) -> list[int]:
     return found
 
 
-def descendants(root: int, keep: set[int]) -> list[int]:
-    """Returns all processes below `root`, without zombies and without those in `keep`, whose children are included."""
-    return below(root, all_children(), keep)
-
-
 def all_children() -> dict[int, list[int]]:
     """Returns the children of every process that has some, without zombies."""
     children: dict[int, list[int]] = {}

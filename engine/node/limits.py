@@ -1,4 +1,4 @@
-"""What of this node its user may use: open files, processes, memory, and CPUs, of which `layout.bind` gives each rank its own."""
+"""Limits of this node for its user: open files, processes, memory, and CPUs, of which `layout.bind` gives each rank its own."""
 
 from __future__ import annotations
 
@@ -241,7 +241,11 @@ def _gpu_cpus(visible: str | None, root: str) -> list[set[int]]:
     found = []
     for folder in sorted(glob.glob(os.path.join(root, GPUS, "*"))):
         minor = re.search(r"Device Minor:\s*([0-9]+)", _text(os.path.join(folder, "information")))
-        if minor and _opens(os.path.join(root, f"dev/nvidia{minor[1]}")):
+        if not minor:
+            continue
+        # A control group may forbid this process a device even if its mode allows it. CUDA counts the others only.
+        with contextlib.suppress(OSError):
+            os.close(os.open(os.path.join(root, f"dev/nvidia{minor[1]}"), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
             bus = os.path.basename(folder).lower()
             found.append(nodes.get(_number(f"sys/bus/pci/devices/{bus}/numa_node", root), set()))
     if visible is None:
@@ -250,15 +254,6 @@ def _gpu_cpus(visible: str | None, root: str) -> list[set[int]]:
     if not all(word.isdigit() and int(word) < len(found) for word in chosen):  # names, which only the driver knows
         return []
     return [found[int(word)] for word in chosen]
-
-
-def _opens(device: str) -> bool:
-    """Whether this process may use a device: a control group may forbid it even if its mode allows it. CUDA counts the others only."""
-    try:
-        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
-    except OSError:
-        return False
-    return True
 
 
 def _numa_nodes(root: str) -> dict[int, set[int]]:

@@ -32,7 +32,6 @@ from engine.core.checks.findings import (
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.errors import CheckError
-from engine.core.plan.batch.job import Submission
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
 from engine.planning.batch import BATCH_SYSTEMS
 from engine.planning.probes import Probe, ProbeError, probe_on
@@ -71,8 +70,16 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
         there is one finding for each check on each node.
     """
     if plan.submission is not None:
-        for news in await asyncio.to_thread(_check_submission, plan.submission):
-            yield news
+        # A job that is still to be submitted: its batch system judges it. Its nodes are checked when it starts.
+        name = plan.submission.scheduler
+        yield Begun(nodes=(name,))
+        try:
+            yield ok(name, "ssh", await asyncio.to_thread(BATCH_SYSTEMS[name].test, plan.submission))
+        except CheckError as error:
+            yield fail(name, "ssh", error.message, error.hint or "")
+        for check in CHECKS:
+            if check != "ssh":
+                yield Finding(node=name, check=check, state="skip", text="checked when the job starts")
         return
     yield Begun(nodes=tuple(node.name for node in plan.nodes))
     found: asyncio.Queue[Finding | None] = asyncio.Queue()
@@ -85,18 +92,6 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-def _check_submission(submission: Submission) -> list[Begun | Finding]:
-    """Checks of a job that is still to be submitted: Slurm judges it. Its nodes are checked when it starts."""
-    name = submission.scheduler
-    try:
-        first = Finding(node=name, check="ssh", state="ok", text=BATCH_SYSTEMS[name].test(submission))
-    except CheckError as error:
-        first = Finding(node=name, check="ssh", state="fail", text=error.message, hint=error.hint or "")
-    rest = (check for check in CHECKS if check != "ssh")
-    later = [Finding(node=name, check=check, state="skip", text="checked when the job starts") for check in rest]
-    return [Begun(nodes=(name,)), first, *later]
 
 
 class _NodesCheck:
@@ -122,9 +117,8 @@ class _NodesCheck:
     async def run(self) -> None:
         """Checks all nodes at once, then compares them."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._check_head())
-            for node in self._plan.nodes[1:]:
-                tasks.create_task(self._check_other(node))
+            for node in self._plan.nodes:
+                tasks.create_task(self._check(node))
         if self._listener is not None or len(self._plan.nodes) == 1:
             head = self._answers[self._head.name].machine
             self._tell(head_findings(self._plan, head, self._listener, self._routes))
@@ -135,21 +129,19 @@ class _NodesCheck:
             self._known[finding.node].add(finding.check)
             self._tell_anybody(finding)
 
-    async def _check_head(self) -> None:
-        """Checks the head node first; its port stays open until the others have tried to connect."""
+    async def _check(self, node: PlannedNode) -> None:
+        """Checks a node. The head begins at once, and its port stays open until the others have tried to connect."""
+        is_head = node is self._head
         try:
-            await self._check_node(self._head)
-        finally:
-            self._listener_decided.set()
-
-    async def _check_other(self, node: PlannedNode) -> None:
-        try:
-            async with self._slots:
+            async with contextlib.nullcontext() if is_head else self._slots:
                 await self._check_node(node)
         finally:
-            self._awaited -= 1
-            if not self._awaited:
-                self._others_done.set()
+            if is_head:
+                self._listener_decided.set()
+            else:
+                self._awaited -= 1
+                if not self._awaited:
+                    self._others_done.set()
 
     async def _check_node(self, node: PlannedNode) -> None:
         """Asks one node all questions. If it can't be asked, that becomes a finding."""
@@ -159,7 +151,12 @@ class _NodesCheck:
                 probe_on(node, plan.reach, plan.rank_python, self._limit) as probe,
                 asyncio.timeout_at(end) as deadline,
             ):
-                await self._reach(node, probe)
+                self._tell([reach_finding(node, probe.seconds)])
+                sent = time.time()
+                clock = await probe.ask("clock", Clock)
+                received = time.time()
+                ahead, uncertain = clock.time - (sent + received) / 2, (received - sent) / 2
+                self._tell([clock_finding(node.name, ahead, uncertain)])
                 if node is self._head and self._awaited:
                     self._listener = await probe.ask("listen", ProbeListener, token=self._token)
                     self._listener_decided.set()
@@ -187,14 +184,6 @@ class _NodesCheck:
             self._routes[node.name] = routes
         self._tell(route_findings(self._plan, node.name, self._listener, routes))
 
-    async def _reach(self, node: PlannedNode, probe: Probe) -> None:
-        self._tell([reach_finding(node, probe.seconds)])
-        sent = time.time()
-        clock = await probe.ask("clock", Clock)
-        received = time.time()
-        ahead, uncertain = clock.time - (sent + received) / 2, (received - sent) / 2
-        self._tell([clock_finding(node.name, ahead, uncertain)])
-
     async def _look(self, node: PlannedNode, probe: Probe) -> None:
         """Checks that need only the node itself."""
         plan, answers = self._plan, self._answers[node.name]
@@ -211,16 +200,11 @@ class _NodesCheck:
         if (program := program_of(plan.backend.name)) and plan.backend.name not in built_in:
             seconds = PROGRAM_TIME if self._full else QUICK_PROGRAM_TIME
             said = await probe.ask("run", ProgramOutput, program=program, seconds=seconds, **question)
-            self._tell(_program_findings(plan, node.name, said))
-
-
-def _program_findings(plan: LaunchPlan, node: str, said: ProgramOutput) -> list[Finding]:
-    """Findings from the output of the backend's `PROGRAM`; none if that output says nothing certain."""
-    try:
-        found = judge(said, plan)
-    except CheckError as error:
-        return [fail(node, "backend", error.message, error.hint or "")]
-    return [ok(node, "backend", found)] if found else []
+            try:
+                if found := judge(said, plan):
+                    self._tell([ok(node.name, "backend", found)])
+            except CheckError as error:
+                self._tell([fail(node.name, "backend", error.message, error.hint or "")])
 
 
 def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutError, limit: float) -> list[Finding]:
@@ -275,7 +259,12 @@ def facts_of(
     wanted = [key for key in keys if key not in _kept or now - _kept[key][0] >= KEPT]
     if wanted:
         troubles: list[tuple[str, str, str]] = []
-        for key, answer in zip(wanted, asyncio.run(_ask_all(wanted)), strict=True):
+
+        async def ask_all() -> list[NodeFacts | tuple[str, str]]:
+            slots = asyncio.Semaphore(AT_ONCE)
+            return await asyncio.gather(*(_ask_machine(slots, key) for key in wanted))
+
+        for key, answer in zip(wanted, asyncio.run(ask_all()), strict=True):
             if isinstance(answer, NodeFacts):
                 _kept[key] = now, answer
                 continue
@@ -299,13 +288,6 @@ def doubt(node: str) -> None:
     for key, (at, facts) in _kept.items():
         if key.node.name == node:
             _kept[key] = min(at, soon), facts
-
-
-async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]:
-    slots = asyncio.Semaphore(AT_ONCE)
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(_ask_machine(slots, key)) for key in keys]
-    return [task.result() for task in asked]
 
 
 async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:

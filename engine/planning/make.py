@@ -87,7 +87,13 @@ def make_plan(
 
     plan, wrong = _with_own_interface(with_known_imports(plan))
     warnings = environment_warnings(profile, plan, os.environ, places)
-    return replace(plan, warnings=(*wrong, *warnings), linger=_linger(profile))
+    variable = os.environ.get(LINGER_VARIABLE)
+    try:
+        linger = min(linger_seconds(profile.launch.linger, variable, in_job=in_job()), most_linger())
+    except ValueError:
+        hint = "set it to a number of seconds up to 86400, or to off"
+        raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
+    return replace(plan, warnings=(*wrong, *warnings), linger=linger)
 
 
 def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning, ...]]:
@@ -101,11 +107,8 @@ def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning,
     for backend in backends_in(plan.backend.name):
         variable = INTERFACE_NAMES.get(backend, "")
         value = os.environ.get(variable, "")
-        if (
-            value
-            and variable not in plan.env
-            and not any(is_meant(name, value, prefixes=backend == "nccl") for name in here)
-        ):
+        is_here = any(is_meant(name, value, prefixes=backend == "nccl") for name in here)
+        if value and variable not in plan.env and not is_here:
             problem = f"is {value!r}, and this machine has no such interface; its ranks use lo"
             found.append(EnvWarning(place=INHERITED, table="", name=variable, problem=problem, hint="unset it here"))
             plan = replace(plan, env={**plan.env, variable: "lo"})
@@ -128,16 +131,6 @@ def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
                 hint = "start fewer ranks, or set layout.bind to numa or none"
                 raise CheckError(f"layout.bind is {plan.layout.bind}, and there are {error}", hint=hint) from None
     return replace(plan, nodes=tuple(nodes))
-
-
-def _linger(profile: Profile) -> float:
-    """Seconds that a template stays after a run; raises CheckError if the environment or the site's file says it wrongly."""
-    variable = os.environ.get(LINGER_VARIABLE)
-    try:
-        return min(linger_seconds(profile.launch.linger, variable, in_job=in_job()), most_linger())
-    except ValueError:
-        hint = "set it to a number of seconds up to 86400, or to off"
-        raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
 
 
 def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
@@ -173,7 +166,12 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
         is_auto = profile.backend.name == AUTO
         fallback = draft.that_can_run(() if is_auto else wanted[number + 1 :], plan, refused)
         return replace(plan, backend_note=_note(profile, refused), backend_is_auto=is_auto, fallback=fallback)
-    raise _none_can_run(refused)
+    if len(refused) == 1:
+        raise refused[0][1]
+    whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
+    raise CheckError(
+        f"no backend of the profile can run: {whole}", hint=refused[0][1].hint
+    )  # the user prefers the first
 
 
 def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, checked: bool) -> LaunchPlan:
@@ -194,7 +192,7 @@ def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, check
 
 def known_backends() -> list[BackendInfo]:
     """The values of `backend.name`, with a summary of each."""
-    own = [BackendInfo(name=name, summary=module.SUMMARY) for name, module in BACKENDS.items()]
+    own = [BackendInfo(name=name, summary=backend.summary) for name, backend in BACKENDS.items()]
     return [*own, BackendInfo(name=AUTO, summary=AUTO_SUMMARY)]
 
 
@@ -280,10 +278,8 @@ class _Draft:
         Raises:
             CheckError: a node can't be asked.
         """
-        plan = self._planned(settings)
-        if not asked:
-            return plan
-        self._ask(plan)
+        if asked:
+            self._ask(self._planned(settings))
         return self._planned(settings)
 
     def _planned(self, settings: BackendSettings) -> LaunchPlan:
@@ -292,11 +288,9 @@ class _Draft:
         plan = build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
         if plan.program.kind == "recipe":
             return replace(plan, program=replace(plan.program, torch=recipes.recipe(plan.program.target).torch))
-        if (
-            plan.program.kind != "script"
-            or plan.launch.wrap
-            or (words := interpreter_of(Path(plan.program.target))) is None
-        ):
+        is_script = plan.program.kind == "script" and not plan.launch.wrap
+        words = interpreter_of(Path(plan.program.target)) if is_script else None
+        if words is None:
             return plan
         program, launch = replace(plan.program, interpreter=words), replace(plan.launch, warm=False)
         return replace(plan, program=program, launch=launch)
@@ -325,29 +319,23 @@ class _Draft:
             if node.name in self._known:
                 check_node(plan.backend.name, len(node.ranks), self._known[node.name])
         check_plan(plan)
-        for node in plan.nodes:
-            self._judge(node.name, plan)
+        for name in (node.name for node in plan.nodes if node.name in self._known):
+            try:
+                if (said := self._known[name].output) is not None:
+                    judge(said, plan)
+            except CheckError as error:
+                from engine.planning.check import doubt
 
-    def _judge(self, node: str, plan: LaunchPlan) -> None:
-        said = self._known[node].output if node in self._known else None
-        try:
-            if said is not None:
-                judge(said, plan)
-        except CheckError as error:
-            from engine.planning.check import doubt
-
-            doubt(node)
-            raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
+                doubt(name)
+                raise error if name in self._here else CheckError(f"{name}: {error.message}", hint=error.hint) from None
 
     def gpu_words(self, plan: LaunchPlan) -> str:
         """The GPUs that the ranks of a plan compute on, in words; empty: none."""
         if plan.backend.device != "cuda":
             return ""
         gpus = sum(self._known[node.name].gpus for node in plan.nodes)
-        each = (
-            "one rank for each" if gpus == plan.world_size else f"{count(plan.world_size, 'rank')}, each with its own"
-        )
-        return f"{count(gpus, 'GPU')}: {each}"
+        ranks = f"{count(plan.world_size, 'rank')}, each with its own"
+        return f"{count(gpus, 'GPU')}: {'one rank for each' if gpus == plan.world_size else ranks}"
 
     def that_can_run(
         self, names: Sequence[str], plan: LaunchPlan, refused: list[tuple[str, CheckError]]
@@ -372,14 +360,6 @@ def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
         return "auto: every node has a GPU for each rank"
     why = "; ".join(f"{name} can't run: {error.message}" for name, error in refused)
     return f"auto: {why}" if profile.backend.name == AUTO else why
-
-
-def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
-    """The error if no backend can run. It gives the next step for the first backend, which the user prefers."""
-    if len(refused) == 1:
-        return refused[0][1]
-    whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
-    return CheckError(f"no backend of the profile can run: {whole}", hint=refused[0][1].hint)
 
 
 def _check_this_machine(plan: LaunchPlan) -> None:

@@ -50,7 +50,11 @@ def nodes_of(layout: Layout) -> Nodes:
     if layout.job is not None:
         return Nodes(_future_slots(layout, layout.job))
     if layout.slurm is not None:
-        return _slurm_nodes(layout, str(layout.slurm))
+        number, names = _this_job() if layout.slurm == "current" else _other_job(str(layout.slurm))
+        try:
+            return Nodes(parse_nodes(names, layout.ranks_per_node), number)
+        except LayoutError as error:
+            raise CheckError(f"layout.slurm: Slurm's list of nodes {error}", hint=error.hint) from None
     if layout.pbs is not None:
         return Nodes(_pbs_slots(layout))
     try:
@@ -107,14 +111,6 @@ def _future_slots(layout: Layout, job: SlurmJob | PbsJob) -> tuple[Slots, ...]:
     return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
 
 
-def _slurm_nodes(layout: Layout, job: str) -> Nodes:
-    number, names = _this_job() if job == "current" else _other_job(job)
-    try:
-        return Nodes(parse_nodes(names, layout.ranks_per_node), number)
-    except LayoutError as error:
-        raise CheckError(f"layout.slurm: Slurm's list of nodes {error}", hint=error.hint) from None
-
-
 def _this_job() -> tuple[str, str]:
     """The number of the job that this process is part of, and its nodes."""
     names = os.environ.get("SLURM_JOB_NODELIST", "")
@@ -160,7 +156,11 @@ def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
 
 def _group_nodes(group: str) -> tuple[str, ...]:
     """The nodes of a group, from ClusterShell's command. Calling its library would run the site's shell commands without a deadline."""
-    config = next((path for path in _group_configs() if path.is_file()), None)
+    # Where ClusterShell looks, nearest first, except `sys.prefix` and `~/.local`: there pip installs example groups.
+    own = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "clustershell")
+    folders = (os.environ.get("CLUSTERSHELL_CFGDIR", ""), own, "/etc/clustershell")
+    paths = (Path(folder, "groups.conf") for folder in folders if folder)
+    config = next((path for path in paths if path.is_file()), None)
     if config is None:
         raise CheckError(f"there is no group {group}: ClusterShell has no groups.conf here", hint=_FACTS_OF_GROUPS)
     command = [sys.executable, "-P", "-m", "ClusterShell.CLI.Nodeset", f"--groupsconf={config}", "-e", group]
@@ -169,14 +169,6 @@ def _group_nodes(group: str) -> tuple[str, ...]:
     if not names:
         raise CheckError(f"the group {group} has no nodes", hint=hint)
     return names
-
-
-def _group_configs() -> list[Path]:
-    """Where ClusterShell looks, nearest first, except `sys.prefix` and `~/.local`: there pip installs example groups."""
-    folders = [os.environ.get("CLUSTERSHELL_CFGDIR", "")]
-    folders.append(os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "clustershell"))
-    folders.append("/etc/clustershell")
-    return [Path(folder, "groups.conf") for folder in folders if folder]
 
 
 def answer(

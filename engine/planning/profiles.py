@@ -85,11 +85,7 @@ def _entry(path: Path, source: str, stamp: tuple[int, ...]) -> ProfileEntry:
 
 
 def find_profile(word: str) -> Path:
-    """The file of a profile: a path, or a name in one of the folders.
-
-    Raises:
-        UsageError: there is none; the hint has the nearest name.
-    """
+    """The file of a profile: a path, or a name in one of the folders. Raises UsageError: there is none; the hint has the nearest name."""
     if (os.sep in word and not word.endswith(".py")) or word.endswith(".toml"):
         path = Path(os.path.expanduser(word))
         if not path.is_file():

@@ -38,11 +38,7 @@ def recipe(name: str) -> RecipeInfo:
 
 
 def find_recipe(word: str) -> RecipeInfo:
-    """The recipe of a name.
-
-    Raises:
-        UsageError: there is none; the hint has the nearest name.
-    """
+    """The recipe of a name. Raises UsageError: there is none; the hint has the nearest name."""
     if word in names():
         return recipe(word)
     near = difflib.get_close_matches(word, names(), 1)

@@ -12,7 +12,7 @@ from engine.core.metrics.series import final_values
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, replay
-from engine.core.run.state import Ended, RunState, waits_for_job
+from engine.core.run.state import Ended, waits_for_job
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_submitted, runtime_files, write_summary
@@ -61,28 +61,17 @@ def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False
         submitted = read_submitted(paths)
         begin = first_event(paths, plan, submitted.at if submitted else time.time())
         state, news = launch(begin)[0], [begin]
-    news += _last_events(state, reason, by, again=again)
-    _append(paths, news, size)
+    if not isinstance(state.phase, Ended) or (waits_for_job(state) and not again):
+        now = time.time()
+        news += [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
+        news.append(ev.JobEnded(at=now, reason=reason))
+    file = os.open(paths.journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(file, "wb") as journal:
+        journal.truncate(size)  # after its last whole line
+        journal.seek(size)
+        journal.write(b"".join(msgspec.json.encode(event) + b"\n" for event in news))
+        journal.flush()
+        os.fsync(file)
     saved = read_saved(paths)
     metrics = final_values(tuple(saved.series)) if saved else None
     write_summary(paths, stored_snapshot(paths).run, metrics)
-
-
-def _last_events(state: RunState, reason: str, by: str, *, again: bool) -> list[AnyEvent]:
-    """The last events of a run whose job is over."""
-    now = time.time()
-    asked = [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
-    if isinstance(state.phase, Ended) and (again or not waits_for_job(state)):
-        return []
-    return [*asked, ev.JobEnded(at=now, reason=reason)]
-
-
-def _append(paths: RunPaths, events: list[AnyEvent], size: int) -> None:
-    """Appends events to a journal, after its last whole line."""
-    file = os.open(paths.journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with open(file, "wb") as opened:
-        opened.truncate(size)
-        opened.seek(size)
-        opened.write(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
-        opened.flush()
-        os.fsync(file)

@@ -101,16 +101,10 @@ def _change(plan: LaunchPlan, change: Callable[[ScriptImports], ScriptImports]) 
     with open(folder / ".lock", "wb") as lock:  # several runs of a script may tell at the same moment
         fcntl.flock(lock, fcntl.LOCK_EX)
         replace_file(_file(plan), msgspec.json.encode(change(recall_imports(plan))))
-        _forget_the_oldest(folder)
-
-
-def _forget_the_oldest(folder: Path) -> None:
-    """Removes what is kept of scripts that have not run for longest, and what writers that were killed have left."""
-    files = sorted(
-        (entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_file() and entry.name != ".lock"
-    )
-    for _, path in files[:-MOST_KEPT]:
-        os.unlink(path)
+        # What is kept of scripts that have not run for longest goes, and what killed writers have left.
+        kept = [entry for entry in os.scandir(folder) if entry.is_file() and entry.name != ".lock"]
+        for entry in sorted(kept, key=lambda one: one.stat().st_mtime)[:-MOST_KEPT]:
+            os.unlink(entry.path)
 
 
 def _file(plan: LaunchPlan) -> Path:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.linux.files import open_regular
+from engine.linux.files import open_regular, read_part
 from engine.runs.paths import Stream
 
 _RECORD = struct.Struct("<QQ")
@@ -126,11 +126,7 @@ class OrderIndex:
         """Files whose records are all in `_files`; a file may have none."""
 
     def refresh(self) -> bool:
-        """Takes in new records.
-
-        Returns:
-            Whether an order is known.
-        """
+        """Takes in new records. Returns whether an order is known."""
         with self._lock:
             try:
                 size = self._path.stat().st_size // _RECORD.size * _RECORD.size
@@ -148,7 +144,13 @@ class OrderIndex:
                 known[1].extend(sizes)
             self._end = max(self._end, size)
             if self._end - self._begin > 2 * self._kept:
-                self._forget(self._end - self._kept)
+                self._begin = self._end - self._kept
+                for file, (numbers, sizes) in self._files.items():
+                    # Each file keeps its last record before that: it tells of files that do not grow any more.
+                    place = max(0, bisect_left(numbers, self._begin // _RECORD.size) - 1)
+                    self._files[file] = (numbers[place:], sizes[place:])
+                    if place:
+                        self._late.discard(file)
             return bool(self._files)
 
     def position(self, rank: int, stream: Stream, end: int) -> float:
@@ -189,25 +191,14 @@ class OrderIndex:
         self._begin = begin
         return True
 
-    def _forget(self, begin: int) -> None:
-        """Drops what was read from before an offset, but for each file's last record there: it tells of files that do not grow any more."""
-        for file, (numbers, sizes) in self._files.items():
-            place = max(0, bisect_left(numbers, begin // _RECORD.size) - 1)
-            self._files[file] = (numbers[place:], sizes[place:])
-            if place:
-                self._late.discard(file)
-        self._begin = begin
-
     def _read(self, begin: int, end: int) -> dict[int, tuple[array[int], array[int]]]:
         found: dict[int, tuple[array[int], array[int]]] = {}
         if end <= begin:
             return found
         try:
-            descriptor = open_regular(self._path)
+            data = read_part(self._path, end - begin, begin)
         except OSError:
             return found
-        with open(descriptor, "rb") as file:
-            data = os.pread(file.fileno(), end - begin, begin)
         mask = (1 << _RANK_BITS) - 1
         records = _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size])
         for number, (first, size) in enumerate(records, begin // _RECORD.size):

@@ -121,17 +121,9 @@ class RunPaths:
         """Identifies this run on a machine, even among runs of the same id in different homes. Short, because it is part of socket names."""
         return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
 
-    def node_mark(self, index: int) -> str:
-        """The mark of the run on another node: nodes may share folders, and may even see each other's processes."""
-        return f"{self.mark}.{index}"
-
     @property
     def socket(self) -> Path:
-        """The supervisor's socket.
-
-        Raises:
-            CheckError: its path would be longer than the kernel allows.
-        """
+        """The supervisor's socket. Raises CheckError: its path would be longer than the kernel allows."""
         path = runtime_folder() / f"{self.mark}.sock"
         if len(os.fsencode(path)) + len("agent-") > MAX_SOCKET_PATH:
             hint = "set XDG_RUNTIME_DIR to a shorter path"

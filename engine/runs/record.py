@@ -16,7 +16,7 @@ from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.batch.job import Scheduler
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.view import RunNote, RunSummary, RunView
-from engine.linux.files import open_regular, read_file, replace_file
+from engine.linux.files import open_regular, read_file, read_part, replace_file
 from engine.runs.paths import RunPaths, runtime_folder
 
 TAIL = 1 << 16
@@ -85,11 +85,7 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
 
 
 def read_plan(paths: RunPaths) -> LaunchPlan:
-    """The plan of a run.
-
-    Raises:
-        SupervisorError: there is none, or another version of rankdeck wrote it.
-    """
+    """The plan of a run. Raises SupervisorError: there is none, or another version of rankdeck wrote it."""
     try:
         return read_value(paths.plan, LaunchPlan)
     except OSError as error:
@@ -196,11 +192,7 @@ def read_note(paths: RunPaths) -> RunNote:
 
 
 def write_note(paths: RunPaths, note: RunNote) -> None:
-    """Stores the user's note about a run.
-
-    Raises:
-        RankdeckError: it can't be written.
-    """
+    """Stores the user's note about a run. Raises RankdeckError: it can't be written."""
     try:
         replace_file(paths.note, msgspec.json.encode(note))
     except OSError as error:
@@ -210,7 +202,6 @@ def write_note(paths: RunPaths, note: RunNote) -> None:
 def read_results(paths: RunPaths, attempt: int) -> list[Result]:
     """The results of collectives that rank 0 of an attempt has reported so far."""
     try:
-        with open(open_regular(paths.metrics(attempt, 0)), "rb") as file:
-            return parse_results(file.read(MAX_METRICS))
+        return parse_results(read_part(paths.metrics(attempt, 0), MAX_METRICS))
     except OSError:
         return []

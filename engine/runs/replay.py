@@ -20,9 +20,9 @@ from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view
 from engine.linux.files import read_file
+from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
 from engine.runs.record import find_value, read_plan, read_submitted, read_tail
-from engine.runs.traces import read_traces
 
 MAX_JOURNAL = 1 << 30
 """Bytes of the largest journal that is read."""
@@ -41,20 +41,12 @@ class SavedSeries(msgspec.Struct, kw_only=True):
 
 
 def decode_event(line: bytes) -> AnyEvent:
-    """One line of a journal.
-
-    Raises:
-        ValueError: it is not an event.
-    """
+    """One line of a journal. Raises ValueError: it is not an event."""
     return _decoder.decode(line)
 
 
 def read_journal(path: Path) -> list[AnyEvent]:
-    """The events of a journal; a torn or unreadable last line is left out.
-
-    Raises:
-        SupervisorError: a line before the last can't be read.
-    """
+    """The events of a journal; a torn or unreadable last line is left out. Raises SupervisorError: a line before the last can't be read."""
     return measure_journal(path)[0]
 
 
@@ -128,21 +120,13 @@ def has_begun(paths: RunPaths) -> bool:
 
 
 def waits_again(paths: RunPaths) -> bool:
-    """Whether a run that has begun has left its job, and another one will continue it.
-
-    Raises:
-        SupervisorError: its journal can't be read.
-    """
+    """Whether a run that has begun has left its job, and another one will continue it. Raises SupervisorError: its journal can't be read."""
     state = replay(read_journal(paths.journal))
     return state is not None and waits_for_job(state)
 
 
 def stored_snapshot(paths: RunPaths) -> Snapshot:
-    """The snapshot of a run from its files, without a supervisor.
-
-    Raises:
-        SupervisorError: the files can't be read.
-    """
+    """The snapshot of a run from its files, without a supervisor. Raises SupervisorError: the files can't be read."""
     if not has_begun(paths) and (submitted := read_submitted(paths)) is not None:
         return _queued_snapshot(paths, submitted.at)
     plan, events = read_plan(paths), read_journal(paths.journal)

@@ -68,8 +68,9 @@ class Journal:
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            if sync != "no":
-                self._sync(must=sync == "must")
+            with contextlib.nullcontext() if sync == "must" else contextlib.suppress(OSError):
+                if sync != "no":
+                    os.fsync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -77,13 +78,6 @@ class Journal:
         self._size += len(self._waiting)
         self._waiting = b""
         return None
-
-    def _sync(self, *, must: bool) -> None:
-        try:
-            os.fsync(self._file)
-        except OSError:
-            if must:
-                raise
 
     def close(self) -> None:
         os.close(self._file)

@@ -24,7 +24,6 @@ import msgspec
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.run.state import finished
-from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
 from engine.installed import LIBRARY
 from engine.node.login import leave_session
@@ -36,7 +35,7 @@ from engine.runs.shared_memory import sweep_shared_memory
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
-from engine.supervisor.log import note
+from engine.supervisor.log import first_words, note
 from engine.supervisor.nodes.bridge import Bridge
 from engine.supervisor.nodes.library import pack
 from engine.supervisor.run import SupervisedRun, Watch, look_regularly
@@ -46,12 +45,8 @@ from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.standby.waiting import become_supervisor_of, wait_for_run
 from engine.supervisor.watches.files import FileWatch
 from engine.supervisor.watches.health import HealthWatch
-from engine.supervisor.watches.hold import HoldWatch
 from engine.supervisor.watches.imports import ImportWatch
-from engine.supervisor.watches.join import JoinWatch
-from engine.supervisor.watches.rejoin import RejoinWatch
-from engine.supervisor.watches.store import PERIOD as STORE_PERIOD
-from engine.supervisor.watches.store import StoreWatch
+from engine.supervisor.watches.patience import STORE_PERIOD, HoldWatch, JoinWatch, RejoinWatch, StoreWatch
 
 SAVE_PERIOD = 5.0
 """Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
@@ -103,7 +98,11 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
     snapshots = Snapshots(run, ingest)
     server = Server(runner, snapshots)
     files, imports = FileWatch(run, journal), ImportWatch(run, ingest)
-    _remove_old_files(paths)
+    with contextlib.suppress(
+        OSError, RankdeckError
+    ):  # of a killed supervisor, maybe in the runtime folder of another login
+        for path in runtime_files(paths, of_agent=False):
+            path.unlink(missing_ok=True)
     guard.start_after_death()
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -185,13 +184,6 @@ def _goes_on() -> Iterator[None]:
         note(traceback.format_exc())
 
 
-def _remove_old_files(paths: RunPaths) -> None:
-    """Removes what a killed supervisor left, maybe in the runtime folder of another login."""
-    with contextlib.suppress(OSError, RankdeckError):
-        for path in runtime_files(paths, of_agent=False):
-            path.unlink(missing_ok=True)
-
-
 def _close_starter() -> None:
     """Closes the pipe to the process that started this one, which may be gone, or wait for its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -263,25 +255,17 @@ def _run(role: str, paths: RunPaths, work: Callable[[], Coroutine[Any, Any, None
         take_lock(paths)  # until this process ends
         asyncio.run(work())
     except GivenUpError as error:
-        note("".join(traceback.format_exception(error)))
-        note(f"{error.message}; {error.hint}")
+        note(f"{''.join(traceback.format_exception(error))}{error.message}; {error.hint}")
         said = GIVEN_UP
     except (RankdeckError, OSError, msgspec.MsgspecError) as error:
         note("".join(traceback.format_exception(error)))
         said = str(error)
     except Exception as error:  # noqa: BLE001 - a defect
         note("".join(traceback.format_exception(error)))
-        said = f"a defect of the supervisor: {_first_words(error)}"
+        said = f"a defect of the supervisor: {first_words(error)}"
     else:
         return 0
     with contextlib.suppress(OSError):
         sys.stdout.write(f"{said}\n")
         sys.stdout.flush()
     return 1
-
-
-def _first_words(error: BaseException) -> str:
-    """The first of the exceptions in an exception, in one line."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return visible(" ".join(f"{type(error).__name__}: {error}".split()))

@@ -32,13 +32,14 @@ class Origins:
         if not self._has_begun.is_set():
             return
         self._has_begun.clear()
+        run = self._run
+
+        def record() -> None:
+            from engine.runs.origins.origin import record_origin  # a tenth of the imports, which ranks would wait for
+
+            record_origin(run.paths, run.plan, run.state.attempt)
+
         try:
-            await asyncio.to_thread(_record, self._run)
+            await asyncio.to_thread(record)
         except Exception:  # noqa: BLE001 - the folder may be anybody's, and no run fails for a remark about it
             note("what the run was launched from is not recorded:\n" + traceback.format_exc())
-
-
-def _record(run: SupervisedRun) -> None:
-    from engine.runs.origin import record_origin  # a tenth of the supervisor's imports, which ranks would wait for
-
-    record_origin(run.paths, run.plan, run.state.attempt)

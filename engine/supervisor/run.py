@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from engine.core.failures.collectives import Wait
@@ -17,11 +17,10 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import Kills
 from engine.core.run.state import RunState, Starting
-from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
-from engine.supervisor.log import note
+from engine.supervisor.log import first_words, note
 
 MOST_FAILURES, CALM_SECONDS = 5, 60.0
 """Failures in a row after which a part stays off. A part that has run for longer than `CALM_SECONDS` ends the row."""
@@ -98,7 +97,7 @@ class SupervisedRun:
         self.ended = asyncio.Event()
         self.disk_trouble: OSError | None = None
         """Why a file of the run could not be written; None: all can. It names the path."""
-        self._no_room: dict[str, str] = {}
+        self.no_room: dict[str, str] = {}
         """Nodes where ranks or stores wait for space on the disk before they start, with the folder and the reason."""
 
     # --- what front ends see ------------------------------------------------------------------------------------------
@@ -148,10 +147,6 @@ class SupervisedRun:
             self.note_change(*changed)
         self.health, self.stall = health, stall
 
-    def explain_by(self, rank: int, tail: bytes) -> None:
-        """Keeps the end of the stderr of a rank that has failed."""
-        self.tails[rank] = tail
-
     def take_waits(self, waits: tuple[Wait, ...]) -> None:
         """Takes which ranks waited for which."""
         if waits != self.waits:
@@ -159,7 +154,7 @@ class SupervisedRun:
             self.note_change()
 
     def drop_explanations(self) -> None:
-        """Forgets what failures are explained by: it can't be read."""
+        """Forgets what failures are explained by, which can't be read, or is of an earlier attempt."""
         self.tails.clear()
         self.waits = ()
 
@@ -168,18 +163,6 @@ class SupervisedRun:
     def note_disk_trouble(self, error: OSError) -> None:
         """A file of the run could not be written. The watch of files writes what waits as soon as there is space."""
         self.disk_trouble = error
-
-    def end_disk_trouble(self) -> None:
-        """All files can be written again."""
-        self.disk_trouble = None
-
-    def note_lack_of_room(self, node: str, where: str) -> None:
-        """Ranks or stores of a node wait for space. `where`: the folder, and the reason."""
-        self._no_room[node] = where
-
-    def end_lack_of_room(self, node: str) -> None:
-        """They wait no longer."""
-        self._no_room.pop(node, None)
 
     @property
     def disk_words(self) -> str:
@@ -192,7 +175,7 @@ class SupervisedRun:
         """The nodes where ranks or stores wait for space on a disk, in words; empty: none."""
         if not isinstance(self.state.phase, Starting):
             return ""
-        return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self._no_room.items())
+        return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self.no_room.items())
 
     @property
     def head(self) -> str:
@@ -203,10 +186,11 @@ class SupervisedRun:
         """The ranks that the plan places on a node."""
         return next(planned.ranks for planned in self.plan.nodes if planned.name == node)
 
-    def check_rank(self, node: str, rank: int) -> None:
+    def check_ranks(self, node: str, ranks: Iterable[int]) -> None:
         """Raises ValueError if a node reports about a rank that is not its own."""
-        if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
-            raise ValueError(f"rank {rank} is not on {node}")
+        for rank in ranks:
+            if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
+                raise ValueError(f"rank {rank} is not on {node}")
 
     def warn(self, node: str, check: str, text: str, *, fails: bool = False) -> None:
         """Shows a warning about a node. `check`: the subject of the warning, in one word. `fails`: whether ranks will surely fail."""
@@ -221,10 +205,7 @@ class SupervisedRun:
             error: what reading it raised.
         """
         note("".join(traceback.format_exception(error)))
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
-        text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
-        self.warn(node, "output", text)
+        self.warn(node, "output", f"{what}: {first_words(error)}"[:MAX_WARNING])
 
     async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again, after a pause.

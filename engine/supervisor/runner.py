@@ -9,7 +9,6 @@ import os
 import resource
 import time
 
-from engine.core.metrics.metric_names import Names
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import actions as act
 from engine.core.run import events as ev
@@ -18,9 +17,9 @@ from engine.core.run.machine import replay, step
 from engine.core.run.state import Ended, Opening, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
+from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
 from engine.runs.replay import first_event
-from engine.runs.traces import read_traces
 from engine.supervisor.journal import Journal
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.nodes.bridge import Bridge
@@ -37,9 +36,6 @@ from engine.supervisor.watches.events import EventWatch
 
 FILES_OF_LINK = 4
 """Files that a link keeps open: three pipes, and the one that reports the end of its process."""
-
-FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}
-"""Names of a rank's files in messages."""
 
 OTHER_FILES = 512
 """Other open files, for example of subscribers."""
@@ -68,17 +64,7 @@ class Runner:
         state = replay(journal.events)
         assert state is not None
         self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events), self.handle, tasks)
-        self.ingest = Ingest(
-            paths,
-            plan.world_size,
-            plan.metrics.patterns,
-            Names(loss=plan.metrics.loss, step=plan.metrics.step, ignore=plan.metrics.ignore),
-            on_change=run.note_change,
-            on_waiting=self._take_waiting,
-            on_joined=self._take_joined,
-            on_failed=self._take_failed_reading,
-            on_slow=self._take_slow_pattern,
-        )
+        self.ingest = Ingest(run)
         self.ingest.start_attempt(state.attempt)
         self.events = EventWatch(run, self.ingest)
         self._reading: asyncio.Task[None] | None = None
@@ -93,14 +79,11 @@ class Runner:
         self.orders = Orders(run, self.agents, self.questions, self._relay)
         self._copies = CodeCopies(run, self.agents, self.questions)
         self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self.orders, self._copies)
-        self._collect_tails()
-        for event in journal.events:
-            self.run.kills.take(event)
-
-    def _collect_tails(self) -> None:
-        for rank, phase in enumerate(self.run.state.ranks):
+        for rank, phase in enumerate(state.ranks):
             if rank_word(phase) in ("failed", "lost"):
-                self.run.explain_by(rank, self.ingest.last.tail(rank, "err"))
+                run.tails[rank] = self.ingest.last.tail(rank, "err")
+        for event in journal.events:
+            run.kills.take(event)
 
     def start(self, restart_by: str | None) -> None:
         """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end.
@@ -109,7 +92,10 @@ class Runner:
             restart_by: who wants to restart a run that has ended, or None.
         """
         run, now = self.run, time.time()
-        _allow_open_files(OTHER_FILES + FILES_OF_LINK * len(run.plan.nodes))
+        files = OTHER_FILES + FILES_OF_LINK * len(run.plan.nodes)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # most systems start with 1,024
+        if soft < files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, hard), hard))
         if run.tails:
             self._read_traces()
         self.agents.make_links(self.reports.take)
@@ -121,14 +107,8 @@ class Runner:
             self.handle(ev.RestartRequested(at=now, by=restart_by))
         elif waits_for_job(run.state):
             nodes = tuple((node.name, node.ranks) for node in run.plan.nodes)
-            continued = ev.RunContinued(
-                at=now,
-                job=run.plan.reach.slurm_job,
-                nodes=nodes,
-                spare_nodes=run.plan.spare_nodes,
-                spare_names=run.plan.spare_names,
-            )
-            if self.handle(continued):
+            job, spares, spare_names = run.plan.reach.slurm_job, run.plan.spare_nodes, run.plan.spare_names
+            if self.handle(ev.RunContinued(at=now, job=job, nodes=nodes, spare_nodes=spares, spare_names=spare_names)):
                 run.ended.set()
         elif isinstance(run.state.phase, Ended):
             run.ended.set()
@@ -174,7 +154,7 @@ class Runner:
             self.events.start_attempt()
             self.origins.start_attempt()
             self._relay.start_attempt()
-            self.orders.start_attempt()
+            self.orders.mpirun.start_attempt()
         if before.nodes is not after.nodes:
             if [node.name for node in before.nodes] != [node.name for node in after.nodes]:
                 run.take_plan(after)
@@ -188,7 +168,7 @@ class Runner:
         for rank in itertools.compress(itertools.count(), is_changed):
             run.note_change(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in run.tails:
-                run.explain_by(rank, self.ingest.last.errors(rank))
+                run.tails[rank] = self.ingest.last.errors(rank)
                 self._read_traces()
 
     def _read_traces(self) -> None:
@@ -211,33 +191,9 @@ class Runner:
             if attempt == run.state.attempt:
                 run.take_waits(traces.waits)
 
-    def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
-        node = self.run.plan.places[rank].node
-        self.run.take_failed_reading(node, f"no numbers are read from {FILE_WORDS[kind]}", error)
-
-    def _take_slow_pattern(self, pattern: str) -> None:
-        text = f"metrics.patterns: {pattern!r} takes too long, and is not used any more"
-        self.run.warn(self.run.head, "output", text)
-
-    def _take_waiting(self, rank: int, generation: int) -> None:
-        if generation or self.run.state.generation:  # before the first rejoin all ranks are in one generation
-            attempt = self.ingest.attempt
-            self.handle(ev.RankWaiting(at=time.time(), attempt=attempt, rank=rank, generation=generation))
-
-    def _take_joined(self, rank: int, generation: int, at_step: int | None) -> None:
-        attempt = self.ingest.attempt
-        self.handle(ev.RankJoined(at=time.time(), attempt=attempt, rank=rank, generation=generation, step=at_step))
-
     async def wait_closed(self) -> None:
         """Waits for the end of all links."""
-        self._copies.stop_all()
+        self._copies.stop()
         self.orders.stop()
         for link in self.agents.links.values():
             await link.wait_closed()
-
-
-def _allow_open_files(count: int) -> None:
-    """Raises this process's limit of open files as far as the system allows. Most systems start with 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < count:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

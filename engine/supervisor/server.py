@@ -185,16 +185,12 @@ class Server:
         match request:
             case msg.Stop(by=by, at_once=at_once, again=again):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once, again=again))
-                text = (
-                    "the run is being stopped"
-                    if not isinstance(self._run.state.phase, Ended)
-                    else "the run has stopped"
-                )
+                has_ended = isinstance(self._run.state.phase, Ended)
+                text = "the run has stopped" if has_ended else "the run is being stopped"
             case msg.Restart(by=by, scope=scope, attempt=attempt, generation=generation):
                 text = f"now: {self._snapshots.restart_words(scope)}"
-                ignored = self._runner.handle(
-                    ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
-                )
+                event = ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
+                ignored = self._runner.handle(event)
                 refused = ignored is not None and refuses_restart(self._run.state)
             case msg.Kill(by=by, rank=rank, signal=number, pid=pid):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number, pid=pid))

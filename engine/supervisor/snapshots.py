@@ -53,12 +53,10 @@ class Snapshots:
             return False
         self._state = run.state
         changed = run.take_changes()
-        if not self._ranks:
-            changed = list(range(run.plan.world_size))
-            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
-        revision = self._revision + 1
-        moved = False
+        revision, moved = self._revision + 1, False
+        changed = changed if self._ranks else list(range(run.plan.world_size))
         views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
+        self._ranks = self._ranks or list(views)
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True

@@ -458,7 +458,7 @@ def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, 
     for words in ([], [run]):
         refused = rankdeck("clean", *words)
         assert refused.returncode == 2
-        assert "nothing was removed" in refused.stderr
+        assert "not removed: there is no terminal to confirm it" in refused.stderr
         assert "--yes" in refused.stderr
     assert rankdeck.status(run)["state"] == "succeeded"
     assert rankdeck("clean", run, "--yes").stdout == "removed 1 run\n"

@@ -478,8 +478,8 @@ if "supervise" in sys.orig_argv:
 @pytest.mark.parametrize(
     ("module", "name", "part"),
     [
-        ("watches.rejoin", "RejoinWatch.look", "the watch of rejoins"),
-        ("watches.hold", "HoldWatch.look", "the watch of runs that hold"),
+        ("watches.patience", "RejoinWatch.look", "the watch of rejoins"),
+        ("watches.patience", "HoldWatch.look", "the watch of runs that hold"),
         ("output.ingest", "Ingest.run", "reading the output of ranks"),
         ("server", "Server.keep_listening", "the watch of the socket"),
         ("lifetime.guard", "Guard._start", "the guard"),

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from engine.runs.event_files import read_new
+from engine.runs.foreign.event_files import read_new
 from tests.programs.conftest import SCRIPTS, Programs, Ran
 from tests.support import PATIENCE, ROOT
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from engine.client.read_only import ReadOnlyEngine
+from engine.client.engine import ReadOnlyEngine
 from engine.core.errors import UsageError
 from engine.core.views.view import RunNote
 from tests.ended_run import ended_run
@@ -44,15 +45,16 @@ async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, mon
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
     ended_run(tmp_path / "runs")
     engine = ReadOnlyEngine()
-    for act in (
-        lambda: engine.save_profile(profile("job")),
-        lambda: engine.trust(profile("job")),
-        lambda: engine.keep_settings({("theme",): "rankdeck-light"}),
-        lambda: engine.write_note("smoke-sq4f", RunNote()),
-        lambda: engine.remove_run("smoke-sq4f"),
-    ):
+    refused: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+        (engine.save_profile, (profile("job"),)),
+        (engine.trust, (profile("job"),)),
+        (engine.keep_settings, ({("theme",): "rankdeck-light"},)),
+        (engine.write_note, ("smoke-sq4f", RunNote())),
+        (engine.remove_run, ("smoke-sq4f",)),
+    ]
+    for act, arguments in refused:
         with pytest.raises(UsageError):
-            act()
+            act(*arguments)
     with pytest.raises(UsageError):
         await engine.launch(profile("job"))
     run = await engine.attach("smoke-sq4f")

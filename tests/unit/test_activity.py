@@ -18,7 +18,7 @@ from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.story import tell_all
 from engine.core.views.view import RunView
-from engine.supervisor.watches.join import LOOKS, JoinWatch
+from engine.supervisor.watches.patience import JOIN_LOOKS, JoinWatch
 
 UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
 STORE = ev.StoreOpened(at=2.0, attempt=0, node="a", port=4000)
@@ -191,15 +191,15 @@ def test_it_is_reported_once_after_some_checks_in_a_row() -> None:
     run: Any = SimpleNamespace(state=after(UP, STORE, *STARTED), plan=plan, warn=lambda *one: warnings.append(one))
     ingest: Any = SimpleNamespace(progress=progress)
     watch = JoinWatch(run, ingest)
-    for _ in range(LOOKS):
+    for _ in range(JOIN_LOOKS):
         watch.look(0.0)
     progress[0].meeting = "joined"
     watch.look(0.0)
     progress[0].meeting = "orphan"
-    for _ in range(LOOKS):
+    for _ in range(JOIN_LOOKS):
         watch.look(0.0)
     assert warnings == []
-    for _ in range(LOOKS):
+    for _ in range(JOIN_LOOKS):
         watch.look(0.0)
     ((node, check, _),) = warnings
     assert (node, check) == ("gpu01", "environment")

@@ -30,7 +30,7 @@ def warnings(runner: Runner) -> list[str]:
 
 def test_reports_whose_handling_fails_again_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with play_run(tmp_path) as runner:
-        monkeypatch.setattr(runner.reports, "_take_gpu_use", fail)
+        monkeypatch.setattr(runner.reports, "_take_use", fail)
         with pytest.raises(ValueError, match="GpusUsed was not handled: KeyError: 'defect'"):
             hear(runner, GPUS)  # the connection is made again
         assert warnings(runner) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.runs import event_files
-from engine.runs.event_files import find_files, read_new
+from engine.runs.foreign import event_files
+from engine.runs.foreign.event_files import find_files, read_new
 
 RECORDED = Path(__file__).resolve().parent.parent / "data" / "event_files" / "tensorboard"
 

@@ -15,7 +15,7 @@ import pytest
 from engine.core.metrics.event_records import Scalar
 from engine.core.metrics.progress import RankProgress
 from engine.core.run.state import Alive
-from engine.runs.event_files import read_new
+from engine.runs.foreign.event_files import read_new
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 from engine.supervisor.watches import events as event_watch

@@ -11,7 +11,7 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.requests import IDLE_LIMIT, hold_ends_at, idle_since
 from engine.core.run.state import Holding, Outcome, Stopping
-from engine.supervisor.watches.hold import HoldWatch
+from engine.supervisor.watches.patience import HoldWatch
 from tests.run_story import Story
 
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from engine.core.metrics.metric_names import Names
+from engine.core.plan.profile import Metrics
 from engine.runs.paths import RunPaths
 from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 
 def ingest_of(paths: RunPaths, ranks: int = 1) -> Ingest:
-    return Ingest(
-        paths,
-        ranks,
-        (),
-        Names(),
-        on_change=lambda rank: None,
-        on_waiting=lambda rank, generation: None,
-        on_joined=lambda rank, generation, step: None,
-        on_failed=lambda rank, kind, error: pytest.fail(f"{rank} {kind} {error}"),
-        on_slow=pytest.fail,
-    )
+    plan = SimpleNamespace(world_size=ranks, metrics=Metrics())
+    run = SimpleNamespace(paths=paths, plan=plan, note_change=lambda rank: None)
+    return Ingest(cast("SupervisedRun", run))
 
 
 @pytest.mark.parametrize("is_remote", [False, True])

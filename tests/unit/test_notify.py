@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import notify
-from engine.client.notify import Telling, desktop_of, post, run_command, send, terminal_sequences
+from engine.client.notices import notify
+from engine.client.notices.notify import Telling, desktop_of, post, run_command, send, terminal_sequences
 from engine.core.run.state import RunWord
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.views.occasions import Condition, occasion_of, telling

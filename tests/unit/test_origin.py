@@ -11,8 +11,8 @@ import pytest
 
 from engine.core.plan.secrets import HIDDEN
 from engine.core.views.origin import kept_environment
-from engine.runs import git as module
-from engine.runs.git import read_code
+from engine.runs.origins import git as module
+from engine.runs.origins.git import read_code
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

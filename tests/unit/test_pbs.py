@@ -23,9 +23,8 @@ from engine.core.plan.batch.job import end_words, queue_words
 from engine.core.plan.batch.pbs import parse_jobs, walltime_seconds
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import PbsJob
-from engine.launchers import LAUNCHERS, pbs, rsync
+from engine.launchers import LAUNCHERS, pbs, pbs_task, rsync
 from engine.launchers.setup import with_setup
-from engine.node import pbs_task
 from engine.planning.batch import pbs as batch
 from tests.support import parse_profile
 

@@ -27,7 +27,7 @@ from engine.runs.replay import read_journal
 from engine.supervisor import run as supervised
 from engine.supervisor import runner, snapshots
 from engine.supervisor.journal import Journal
-from engine.supervisor.nodes import reports
+from engine.supervisor.nodes import rank_ends
 from engine.supervisor.output import ingest
 from engine.supervisor.output.rank_files import KINDS, Kind
 from engine.supervisor.runner import Runner
@@ -112,7 +112,7 @@ def test_a_file_that_can_t_be_read_is_left_out_with_a_warning(
 
 
 async def test_an_end_that_can_t_be_explained_is_an_end(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reports, "is_secondary", fail)
+    monkeypatch.setattr(rank_ends, "is_secondary", fail)
     async with run.run.tasks:
         hear(run, {"type": "ended", "attempt": 0, "rank": 0, "status": 1, "reason": "", "generation": 0})
     assert warnings(run) == ["output: the failure of a rank is not explained: KeyError: 'throughput'"]
@@ -127,7 +127,7 @@ def test_a_failure_that_can_t_be_explained_is_shown_without(run: Runner, monkeyp
 
     monkeypatch.setattr(snapshots, "run_view", fail_with_tails)
     shown = Snapshots(run.run, run.ingest)
-    run.run.explain_by(0, b"whatever")
+    run.run.tails[0] = b"whatever"
     run.run.note_change(0)
     shown.refresh()
     assert shown.run_view.state == "running"

@@ -9,9 +9,8 @@ import pytest
 
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.nodes import launch_questions as routes
-from engine.supervisor.nodes.launch_questions import NoRouteError, find_routes
-from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes import questions as routes
+from engine.supervisor.nodes.questions import NoRouteError, Questions, find_routes
 
 
 class Agents:

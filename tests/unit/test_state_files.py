@@ -13,7 +13,7 @@ from engine.core.errors import SupervisorError
 from engine.core.views.view import RunNote
 from engine.linux.files import MAX_FILE
 from engine.runs.listing import summarise
-from engine.runs.origin import read_origin
+from engine.runs.origins.origin import read_origin
 from engine.runs.paths import RunPaths
 from engine.runs.record import (
     read_note,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.runs.traces import MAX_SIZE, read_traces
+from engine.runs.foreign.traces import MAX_SIZE, read_traces
 
 SENTENCE = "rank 1 has not called all_reduce #57 of default_pg (4 x float32); ranks 0, 2 wait in it"
 

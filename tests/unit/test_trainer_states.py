@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.runs import trainer_states
-from engine.runs.event_files import find_files, read_new
+from engine.runs.foreign import trainer_states
+from engine.runs.foreign.event_files import find_files, read_new
 
 LAUNCHED = 1000.0
 

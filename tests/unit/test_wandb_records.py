@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.metrics.wandb_records import BLOCK, scalars, whole_records
-from engine.runs.event_files import SLICE, find_files, read_new
+from engine.runs.foreign.event_files import SLICE, find_files, read_new
 
 BEGIN = b":W&B\xe1\xbe\x00"
 

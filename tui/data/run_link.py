@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
 
-from engine.client.notify import Telling
+from engine.client.notices.notify import Telling
 from engine.client.protocols import EngineClient, RunClient
 from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
 from engine.core.settings import Occasion

@@ -86,11 +86,7 @@ def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socke
 
 
 def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> bool:
-    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone.
-
-    Returns:
-        Whether they are gone.
-    """
+    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone. Returns whether they are gone."""
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)

@@ -7,16 +7,12 @@ import io
 import os
 import stat
 
-from engine.linux.files import open_regular
+from engine.linux.files import open_regular, read_part
 from engine.node.agent.wire import MAX_FRAME, Message
 
 
 def open_watched(path: str) -> int:
-    """Opens a file of a rank for reading. Anything but a regular file counts as empty.
-
-    Raises:
-        OSError: the file can't be made.
-    """
+    """Opens a file of a rank for reading. Anything but a regular file counts as empty. Raises OSError: the file can't be made."""
     try:
         return open_regular(path, os.O_RDONLY | os.O_CREAT)
     except OSError as error:
@@ -38,12 +34,7 @@ def close_all(descriptors: list[int]) -> None:
 
 def first_words(path: str) -> str:
     """Returns the beginning of a program's log on one line, because the first error is usually the cause."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            lines = file.read(4096).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return "it said nothing"
-    words = [line.strip() for line in lines if line.strip().strip("-")]
+    words = [line.strip() for line in read_from(path, 0, 4096).splitlines() if line.strip().strip("-")]
     return " ".join(words)[:400] or "it said nothing"
 
 
@@ -68,15 +59,9 @@ def file_size(path: str) -> int:
 def read_from(path: str, begin: int, most: int) -> str:
     """Returns at most `most` bytes of a file from `begin` as text; empty if it is not a readable file."""
     try:
-        file = open_regular(path)
+        return read_part(path, most, begin).decode(errors="replace")
     except OSError:
         return ""
-    try:
-        return os.pread(file, most, begin).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(file)
 
 
 def wake(path: str) -> bool:
@@ -100,8 +85,7 @@ def is_same_file(wanted: list[str] | None) -> bool:
     import hashlib  # not needed on the supervisor's machine
 
     try:
-        with open(open_regular(wanted[0]), "rb") as file:
-            return hashlib.sha256(file.read(MAX_FRAME)).hexdigest() == wanted[1]
+        return hashlib.sha256(read_part(wanted[0], MAX_FRAME)).hexdigest() == wanted[1]
     except OSError:
         return False
 

@@ -96,7 +96,10 @@ def torch(question: Message) -> Message:
             return {**answer, "facts": ast.literal_eval(told.decode("utf-8", "replace"))}
         said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
         words = last_line(said.read()) if status == 1 else ""
-        return {**answer, "trouble": words or f"it ended with {status_name(status)}"}
+        ended = f"status {status}" if status >= 0 else f"signal {-status}"
+        with contextlib.suppress(ValueError):
+            ended = signal.Signals(-status).name
+        return {**answer, "trouble": words or f"it ended with {ended}"}
 
 
 def run(question: Message) -> Message:
@@ -131,13 +134,6 @@ def run(question: Message) -> Message:
     if told is None:
         return {"text": "", "status": None}
     return {"text": told[-LONGEST_WORDS:].decode("utf-8", "replace"), "status": status}
-
-
-def status_name(status: int) -> str:
-    """Returns how a child ended, in words."""
-    with contextlib.suppress(ValueError):
-        return f"status {status}" if status >= 0 else signal.Signals(-status).name
-    return f"signal {-status}"
 
 
 def read_all(descriptor: int, seconds: float) -> bytes | None:

@@ -22,39 +22,31 @@ class BatchSystem(Protocol):
     @property
     def OF_A_JOB(self) -> tuple[str, ...]:
         """Beginnings of the names of variables that it sets in a job."""
-        ...
 
     @property
     def JOB_VARIABLE(self) -> str:
         """The variable that has the number of the job."""
-        ...
 
     @property
     def NUMBER(self) -> re.Pattern[str]:
         """The job number that the submitting command prints."""
-        ...
 
     @property
     def SHOW(self) -> str:
         """The command that shows a job that has not ended; its number follows."""
-        ...
 
     def test(self, submission: Submission) -> str:
         """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not."""
-        ...
 
     def job(self, number: str) -> QueuedJob | None:
         """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
-        ...
 
     def check_answers(self, job: str, *, patient: bool) -> None:
         """Raises SilentSlurmError if nothing of a job can be reached because its batch system does not answer. `patient`: a connection may
         wait for a controller that is only slow."""
-        ...
 
     def cancel(self, job: str) -> None:
         """Cancels a job. Raises CheckError if that fails."""
-        ...
 
 
 BATCH_SYSTEMS: dict[Scheduler, BatchSystem] = {"slurm": slurm, "pbs": pbs}

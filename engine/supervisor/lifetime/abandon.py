@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import time
-from functools import partial
 
 import msgspec
 
@@ -28,6 +27,9 @@ from engine.supervisor.lifetime.guard import end_guards
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
 
+STOPPED = "stopped without a supervisor"
+"""Why the run has ended."""
+
 SWEEP_TIME = 5.0
 """Seconds for killed processes to disappear."""
 
@@ -42,7 +44,15 @@ async def abandon(paths: RunPaths, by: str) -> None:
         SupervisorError: a supervisor runs, the plan can't be read, or a node can't be reached.
     """
     plan = read_plan(paths)
-    lock = await _wait_for_lock(paths)
+    deadline = time.monotonic() + LOCK_TIME
+    while True:
+        try:
+            lock = take_lock(paths)
+            break
+        except SupervisorError:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(0.05)
     try:
         end_guards(paths, only_stopped=False)  # or they would try to start a supervisor for ever
         nodes = tuple((node.name, node.ranks) for node in plan.nodes)
@@ -51,7 +61,12 @@ async def abandon(paths: RunPaths, by: str) -> None:
         )
         missed: list[str] = []
         tasks = asyncio.TaskGroup()
-        run = SupervisedRun(paths, plan, launch(launched)[0], [], partial(_note_missed, missed), tasks)
+
+        def note_missed(event: AnyEvent) -> None:
+            if isinstance(event, ev.NodeGivenUp):
+                missed.append(f"{event.node}: {event.reason}")
+
+        run = SupervisedRun(paths, plan, launch(launched)[0], [], note_missed, tasks)
         agents = Agents(run, None)
 
         def end(node: str, report: reports.AnyReport) -> None:
@@ -64,21 +79,15 @@ async def abandon(paths: RunPaths, by: str) -> None:
                 link.open(0.0)
         if missed:
             raise SupervisorError("; ".join(missed), hint=f"rankdeck stop --now {paths.run} tries again")
-        _note_end(paths, by)
+        try:
+            write_end(paths, STOPPED, by=by)
+        except (RankdeckError, OSError):  # the journal is damaged, so the summary alone tells the end
+            if (summary := read_summary(paths)) is not None:
+                ended = msgspec.structs.replace(summary, state="stopped", ended_at=time.time(), reason=STOPPED)
+                replace_file(paths.summary, msgspec.json.encode(ended))
         remove_runtime_files(paths)
     finally:
         os.close(lock)
-
-
-def _note_end(paths: RunPaths, by: str) -> None:
-    """Writes the end of a run into its journal and summary; if the journal is damaged, into the summary alone."""
-    reason = "stopped without a supervisor"
-    with contextlib.suppress(RankdeckError, OSError):
-        write_end(paths, reason, by=by)
-        return
-    if (summary := read_summary(paths)) is not None:
-        ended = msgspec.structs.replace(summary, state="stopped", ended_at=time.time(), reason=reason)
-        replace_file(paths.summary, msgspec.json.encode(ended))
 
 
 def end_supervisor(paths: RunPaths) -> None:
@@ -111,21 +120,3 @@ def end_processes(paths: RunPaths) -> None:
         for pid in left:
             kill_quietly(pid, signal.SIGKILL)
         time.sleep(0.01)
-
-
-async def _wait_for_lock(paths: RunPaths) -> int:
-    """Takes the run's lock. Raises SupervisorError if a supervisor holds it."""
-    deadline = time.monotonic() + LOCK_TIME
-    while True:
-        try:
-            return take_lock(paths)
-        except SupervisorError:
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(0.05)
-
-
-def _note_missed(missed: list[str], event: AnyEvent) -> None:
-    """Keeps why a node could not be reached."""
-    if isinstance(event, ev.NodeGivenUp):
-        missed.append(f"{event.node}: {event.reason}")

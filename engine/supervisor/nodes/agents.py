@@ -103,7 +103,7 @@ class Agents:
         greeting = requests.Greeting(
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
-            mark=run.paths.mark if local else run.paths.node_mark(self._number(node)),
+            mark=run.paths.mark if local else f"{run.paths.mark}.{self._number(node)}",
             title=f"{run.paths.run} {node}",
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
@@ -118,17 +118,11 @@ class Agents:
             ),
         )
 
-        def take_down(reason: str) -> None:
-            run.handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason))
-
         def take_failure(reason: str, is_final: bool) -> None:
             if is_final:
                 run.tasks.create_task(self._end_with_job(), name=f"the end of job {run.plan.reach.slurm_job}")
             else:
                 run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
-
-        def take_end() -> None:
-            run.handle(ev.NodeClosed(at=time.time(), node=node))
 
         return make_link(
             run.tasks,
@@ -136,9 +130,9 @@ class Agents:
             run.plan,
             greeting,
             on_news=lambda news: on_news(node, news),
-            on_down=take_down,
+            on_down=lambda reason: run.handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason)),
             on_failed=take_failure,
-            on_closed=take_end,
+            on_closed=lambda: run.handle(ev.NodeClosed(at=time.time(), node=node)),
             gate=self._gate,
             heartbeat=heartbeat,
             boot_timeout=SETUP_TIMEOUT if run.plan.reach.setup else BOOT_TIMEOUT,
@@ -146,7 +140,10 @@ class Agents:
         )
 
     def _number(self, node: str) -> int:
-        """The number of a node. A spare node has another one than the node that it replaces, whose processes may be left."""
+        """The number of a node in its mark: nodes may share folders, and may even see each other's processes.
+
+        A spare node has another one than the node that it replaces, whose processes may be left.
+        """
         launched = self._run.launched
         return [*(one.name for one in launched.nodes), *launched.spare_names].index(node)
 
@@ -171,11 +168,7 @@ class Agents:
         return self._transports[node] != "local"
 
     def learn_remote(self, node: str, hello: reports.Hello) -> None:
-        """Stores the paths on another machine, also for the next connection.
-
-        Raises:
-            ValueError: they are not absolute paths.
-        """
+        """Stores the paths on another machine, also for the next connection. Raises ValueError: they are not absolute paths."""
         if not (os.path.isabs(hello.folder) and os.path.isabs(hello.state)):
             raise ValueError(f"{hello.folder!r} and {hello.state!r} are not absolute paths")
         self.remotes[node] = Remote(hello.folder, hello.shared, hello.state)

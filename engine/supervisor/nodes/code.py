@@ -32,14 +32,11 @@ class CodeCopies:
         """Copies the working directory to a node. `on_done`: called after a successful copy. If it fails, the node is given up."""
         self._tasks[node] = self._run.tasks.create_task(self._copy(node, on_done), name=f"rsync {node}")
 
-    def stop(self, node: str) -> None:
-        """Stops the copy to a node, if there is one."""
-        if (task := self._tasks.pop(node, None)) is not None:
-            task.cancel()
-
-    def stop_all(self) -> None:
-        for node in tuple(self._tasks):
-            self.stop(node)
+    def stop(self, *nodes: str) -> None:
+        """Stops the copies to nodes; without any, all."""
+        for node in nodes or tuple(self._tasks):
+            if (task := self._tasks.pop(node, None)) is not None:
+                task.cancel()
 
     async def _copy(self, node: str, on_done: Callable[[], None]) -> None:
         plan = self._run.plan
@@ -63,11 +60,7 @@ class CodeCopies:
 
 
 async def run_rsync(argv: list[str]) -> str:
-    """Runs rsync, and ends it if this task is cancelled.
-
-    Returns:
-        Why it failed, on one line; empty if it succeeded.
-    """
+    """Runs rsync, and ends it if this task is cancelled. Returns why it failed, on one line; empty if it succeeded."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,

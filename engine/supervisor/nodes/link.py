@@ -66,9 +66,9 @@ class Link:
         greeting: requests.Greeting,
         *,
         on_news: Callable[[reports.AnyReport], None],
-        on_down: Callable[[str], None],
+        on_down: Callable[[str], object],
         on_failed: Callable[[str, bool], None],
-        on_closed: Callable[[], None],
+        on_closed: Callable[[], object],
         explain: Callable[[int | None, str], Trouble],
         gate: asyncio.Semaphore,
         heartbeat: float = 0.0,
@@ -175,7 +175,14 @@ class Link:
                 stack.push_async_callback(self._leave, process)
                 assert process.stdin
                 process.stdin.write(_frame(self.greeting))
-            beats = asyncio.create_task(self._beat(process))
+            assert process.stdin
+
+            async def beat(pipe: asyncio.StreamWriter) -> None:
+                while self._heartbeat:
+                    await asyncio.sleep(self._heartbeat)
+                    pipe.write(_frame(requests.Ping()))
+
+            beats = asyncio.create_task(beat(process.stdin))
             stack.callback(beats.cancel)
             return await self._read_frames(process)
         raise AssertionError  # unreachable: the stack suppresses no exception
@@ -198,13 +205,6 @@ class Link:
             self._has_closed = self._closing and process.returncode == 0
         for complaints in tuple(self._complaints):
             complaints.cancel()
-
-    async def _beat(self, process: Bridge) -> None:
-        """Sends a ping regularly."""
-        assert process.stdin
-        while self._heartbeat:
-            await asyncio.sleep(self._heartbeat)
-            process.stdin.write(_frame(requests.Ping()))
 
     async def _read(self, stream: asyncio.StreamReader) -> bytes:
         """Returns the next data. Raises TimeoutError if there is none for too long."""
@@ -241,11 +241,7 @@ class Link:
         return "its agent closed the connection"
 
     def _take(self, process: Bridge, message: object) -> bool:
-        """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run.
-
-        Returns:
-            Whether it is the last one.
-        """
+        """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run. Returns whether it is the last one."""
         news = reports.read_report(message)
         if news is None:
             kind = str(message.get("type")) if isinstance(message, dict) else ""
@@ -272,11 +268,7 @@ class Link:
         return self._closing
 
     async def release(self) -> Bridge | None:
-        """Detaches from the agent, which continues.
-
-        Returns:
-            The open connection to it, for another link; None if there is none.
-        """
+        """Detaches from the agent, which continues. Returns the open connection to it, for another link; None if there is none."""
         process = self._process
         self._released = process is not None
         if self._task is not None and not self._task.done():

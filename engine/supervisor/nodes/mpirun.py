@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any
 
 from engine.core.plan.mpirun import (
     Mpi,
@@ -16,44 +16,45 @@ from engine.core.plan.mpirun import (
     mpirun_argv,
     mpirun_environment,
 )
-from engine.core.plan.plan import LaunchPlan
+from engine.core.run.state import Holding, Running, Starting
+from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.run import SupervisedRun
 
 MAX_COMMAND = 1 << 16
 """Most characters of a command that mpirun may request."""
 
 
-class MpirunFiles(NamedTuple):
-    """Paths on a node: the program that mpirun starts there, the agent's folder, and mpirun's log."""
-
-    program: str
-    folder: str
-    log: str
-
-
 class Mpirun:
-    """mpirun of one attempt, as requests to agents.
+    """mpirun of a run's attempts, as requests to agents. `of_processes`: returns the fields that are the same for all processes of a node."""
 
-    Args:
-        mpi: the MPI library.
-        files: returns the paths of a node and an attempt, after its agent has connected.
-    """
-
-    def __init__(self, mpi: Mpi, plan: LaunchPlan, files: Callable[[str, int], MpirunFiles]) -> None:
-        self._mpi = mpi
-        self._plan = plan
-        self._files = files
-        self._nodes = [node.name for node in plan.nodes]
+    def __init__(self, run: SupervisedRun, agents: Agents, of_processes: Callable[[str], dict[str, Any]]) -> None:
+        self._run, self._agents, self._of_processes = run, agents, of_processes
         self._commands: dict[str, str] = {}
         """Commands that start the daemons of this attempt, by node."""
+        self.start_attempt()
 
-    def placement(self, node: str, attempt: int, address: str, interface: str) -> requests.Placement:
-        """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
+    def start_attempt(self) -> None:
+        """Forgets the daemons of the attempt before. The next one may have another backend and other nodes."""
+        self._plan = self._run.plan
+        self._mpi, self._nodes = self._plan.backend.mpi, [node.name for node in self._plan.nodes]
+        self._commands.clear()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether mpirun starts the ranks of this attempt."""
+        return self._mpi is not None
+
+    def placement(self, node: str, attempt: int, address: str, interface: str) -> requests.Placement | None:
+        """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon. None: without mpirun.
 
         Args:
             address: at which the others reach the first node.
             interface: Interface of the node, towards the others; empty: unknown.
         """
+        if self._mpi is None:
+            return None
         # Not in mpirun's own environment, which it would forward to all nodes.
         defaults = interface_environment(self._mpi, interface)
         if node != self._nodes[0]:
@@ -66,41 +67,47 @@ class Mpirun:
             argv=tuple(mpirun_argv(self._mpi, parts, address)),
             defaults=defaults,
             name="mpirun",
-            env=self._environment(),
-            log=self._files(node, attempt).log,
+            env=self._environment(self._mpi),
+            log=self._log(node, attempt),
             launcher=launcher_script(self._proxy(node, attempt)),
         )
 
-    def take_daemon(self, host: str, command: str) -> str:
-        """Records that mpirun requests a daemon on another node. `host`: mpirun's name of the node. `command`: for a shell.
-
-        Returns:
-            The node.
-
-        Raises:
-            ValueError: unknown node, or invalid command.
-        """
-        if len(command) > MAX_COMMAND or "\0" in command:
-            raise ValueError(f"invalid command of {len(command)} characters")
+    def take_daemon(self, node: str, wanted: reports.DaemonWanted) -> None:
+        """Starts a daemon on another node for mpirun, which runs on the first. Raises ValueError if the request is invalid."""
+        is_on = isinstance(self._run.state.phase, Starting | Running | Holding)
+        if not (is_on and self.is_used and wanted.attempt == self._run.state.attempt and node == self._run.head):
+            return
+        if len(wanted.command) > MAX_COMMAND or "\0" in wanted.command:
+            raise ValueError(f"invalid command of {len(wanted.command)} characters")
         hosts = [host_name(index) for index in range(len(self._nodes))]
-        node = self._nodes[hosts.index(host)]
-        self._commands[node] = command
-        return node
+        target = self._nodes[hosts.index(wanted.host)]
+        self._commands[target] = wanted.command
+        self.start_daemon(target)
 
-    def daemon(self, node: str, attempt: int) -> requests.Daemon | None:
-        """Returns the daemon of a node; None if mpirun has requested none."""
-        if (command := self._commands.get(node)) is None:
-            return None
-        log = self._files(node, attempt).log
-        return requests.Daemon(name="mpirun's daemon", env=self._environment(), log=log, command=command)
+    def start_daemon(self, node: str) -> None:
+        """Starts mpirun's daemon on a node, if it has requested one. A running one is not started again."""
+        if self._mpi is None or (command := self._commands.get(node)) is None:
+            return
+        attempt, env = self._run.state.attempt, self._environment(self._mpi)
+        daemon = requests.Daemon(name="mpirun's daemon", env=env, log=self._log(node, attempt), command=command)
+        self._agents.send(node, requests.StartDaemon(attempt=attempt, mpirun=daemon, **self._of_processes(node)))
 
-    def host_of_daemon(self, node: str) -> str:
-        """Returns mpirun's name of a node on which it has requested a daemon; empty if it has not."""
-        return host_name(self._nodes.index(node)) if node in self._commands else ""
+    def take_end(self, node: str, status: int, reason: str) -> None:
+        """Handles the end of mpirun, or of its daemon on a node: tells agents that wait for it."""
+        head, attempt = self._run.head, self._run.state.attempt
+        if node == head:
+            for other in self._run.plan.nodes[1:]:
+                self._agents.send(other.name, requests.MpirunGone(attempt=attempt, reason=reason))
+        elif self.is_used and node in self._commands:
+            host = host_name(self._nodes.index(node))
+            self._agents.send(head, requests.DaemonEnded(attempt=attempt, host=host, status=status))
+
+    def _log(self, node: str, attempt: int) -> str:
+        return str(self._agents.paths(node).mpirun_log(attempt))
 
     def _proxy(self, node: str, attempt: int) -> tuple[str, ...]:
-        files = self._files(node, attempt)
-        return (self._plan.node_python, "-I", "-S", files.program, files.folder, str(attempt))
+        program, folder = self._agents.program(node, "mpi_proxy.py"), self._agents.folder(node)
+        return (self._plan.node_python, "-I", "-S", program, folder, str(attempt))
 
-    def _environment(self) -> dict[str, str]:
-        return mpirun_environment(self._mpi, os.geteuid(), spread=len(self._nodes) > 1)
+    def _environment(self, mpi: Mpi) -> dict[str, str]:
+        return mpirun_environment(mpi, os.geteuid(), spread=len(self._nodes) > 1)

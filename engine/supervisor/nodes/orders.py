@@ -14,12 +14,10 @@ from engine.core.run.actions import AnyAction
 from engine.core.run.moves import spawn, up_nodes
 from engine.core.run.requests import idle_since
 from engine.core.run.state import Holding, Running, Starting
-from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.nodes.agents import Agents
-from engine.supervisor.nodes.launch_questions import NoRouteError, check_early, find_routes, interface_environment
-from engine.supervisor.nodes.mpirun import Mpirun, MpirunFiles
-from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.mpirun import Mpirun
+from engine.supervisor.nodes.questions import NoRouteError, Questions, check_early, find_routes, interface_environment
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.nodes.store_keys import StoreKeys
 from engine.supervisor.run import SupervisedRun
@@ -36,7 +34,7 @@ class Orders:
 
     def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay) -> None:
         self._run, self._agents, self._questions, self._relay = run, agents, questions, relay
-        self._mpirun = self._new_mpirun()
+        self.mpirun = Mpirun(run, agents, self._of_processes)
         self._store_keys = StoreKeys(run.paths)
         self._routes: asyncio.Task[None] | None = None
         """The task that finds the address of the store; None: none is needed."""
@@ -44,10 +42,6 @@ class Orders:
         """Interfaces by which nodes reach the store that is being opened."""
         self._spare_interfaces: dict[str, str] = {}
         """Those of spare nodes, which were not there when the store was opened."""
-
-    def start_attempt(self) -> None:
-        """Resets mpirun for a new attempt."""
-        self._mpirun = self._new_mpirun()
 
     def stop(self) -> None:
         """Stops work in progress."""
@@ -61,18 +55,14 @@ class Orders:
                 known = self._run.plan.launch.lease + RECONNECT_MARGIN if self._run.state.node(node).was_up else 0.0
                 self._agents.links[node].open(known if patience is None else patience)
             case act.CloseNode(node=node):
-                self._agents.links[node].close(keep=self._relay.is_unstored(node))
+                self._agents.links[node].close(keep=node in self._relay.unstored)
             case act.OpenStore(node=node, attempt=attempt):
                 self._open_store_by_route(node, attempt)
             case act.SpawnRanks():
                 self._spawn_by_route(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
-                send(
-                    node,
-                    requests.TellRanks(
-                        attempt=attempt, number=number, news=self._store_keys.signed(attempt, number, news)
-                    ),
-                )
+                signed = self._store_keys.signed(attempt, number, news)
+                send(node, requests.TellRanks(attempt=attempt, number=number, news=signed))
             case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
                 send(node, requests.Stop(attempt=attempt, at_once=at_once))
             case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
@@ -106,16 +96,13 @@ class Orders:
             return
         if attempt == run.state.attempt and isinstance(run.state.phase, Starting):
             self._open_store(head, attempt, routes.address, routes.interfaces)
-            if attempt == 0:
-                await self._check_early()
-
-    async def _check_early(self) -> None:
-        """Reports problems of nodes that would otherwise appear late, while their ranks are started."""
-        plan = self._run.plan
-        probes = {node.name: self._agents.program(node.name, "probe.py") for node in plan.nodes}
-        for finding in await check_early(self._questions, plan, probes):
-            text = f"{finding.text}; {finding.hint}" if finding.hint else finding.text
-            self._run.warn(finding.node, finding.check, text, fails=finding.state == "fail")
+            if attempt:
+                return
+            # Problems of nodes that would otherwise appear late are reported while their ranks are started.
+            probes = {node.name: self._agents.program(node.name, "probe.py") for node in run.plan.nodes}
+            for finding in await check_early(self._questions, run.plan, probes):
+                text = f"{finding.text}; {finding.hint}" if finding.hint else finding.text
+                run.warn(finding.node, finding.check, text, fails=finding.state == "fail")
 
     def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         files, library = self._agents.paths(node), self._agents.library(node)
@@ -195,15 +182,15 @@ class Orders:
     def _fail(self, action: act.SpawnRanks, reason: str) -> None:
         """Reports that ranks could not be started."""
         for rank, generation in zip(action.ranks, action.generations, strict=True):
-            self._run.handle(
-                ev.RankEnded(
-                    at=time.time(), attempt=action.attempt, rank=rank, status=126, reason=reason, generation=generation
-                )
-            )
+            now, attempt = time.time(), action.attempt
+            event = ev.RankEnded(at=now, attempt=attempt, rank=rank, status=126, reason=reason, generation=generation)
+            self._run.handle(event)
 
     def _spawn(self, action: act.SpawnRanks) -> None:
         plan, node = self._run.plan, action.node
-        library = self._agents.library(node)
+        library, bind = self._agents.library(node), plan.layout.bind
+        gpus, count = plan.backend.device == "cuda", len(self._run.ranks_of(node))
+        binding = None if bind == "none" else requests.Binding(bind=bind, count=count, gpus=gpus)
         self._agents.send(
             node,
             requests.Spawn(
@@ -214,8 +201,8 @@ class Orders:
                     self._rank_to_spawn(action, rank, generation)
                     for rank, generation in zip(action.ranks, action.generations, strict=True)
                 ),
-                mpirun=self._placement(action),
-                binding=self._binding(node),
+                mpirun=self.mpirun.placement(node, action.attempt, action.address, self._interface(node)),
+                binding=binding,
                 **self._of_processes(node),
                 preload=plan.preload,
             ),
@@ -261,14 +248,6 @@ class Orders:
             begins=self._relay.stored_sizes(rank) if action.node in self._run.launched.spare_names else (),
         )
 
-    def _binding(self, node: str) -> requests.Binding | None:
-        plan = self._run.plan
-        if plan.layout.bind == "none":
-            return None
-        return requests.Binding(
-            bind=plan.layout.bind, count=len(self._run.ranks_of(node)), gpus=plan.backend.device == "cuda"
-        )
-
     def keep_warm(self, node: str) -> None:
         """Has a node import torch before a rank has to rejoin there, if its agent is new and has no template yet."""
         run = self._run
@@ -282,10 +261,7 @@ class Orders:
         self._agents.send(
             node,
             requests.WarmTemplate(
-                argv=(run.plan.python,),
-                **self._of_processes(node),
-                preload=run.plan.preload,
-                spares=0,
+                argv=(run.plan.python,), **self._of_processes(node), preload=run.plan.preload, spares=0
             ),
         )
 
@@ -310,58 +286,3 @@ class Orders:
                 **self._of_processes(node),
             ),
         )
-
-    # --- mpirun -------------------------------------------------------------------------------------------------------
-
-    def _new_mpirun(self) -> Mpirun | None:
-        """Returns mpirun of an attempt, if the backend uses one."""
-        mpi = self._run.plan.backend.mpi
-        return None if mpi is None else Mpirun(mpi, self._run.plan, self._mpirun_files)
-
-    def _mpirun_files(self, node: str, attempt: int) -> MpirunFiles:
-        return MpirunFiles(
-            program=self._agents.program(node, "mpi_proxy.py"),
-            folder=self._agents.folder(node),
-            log=str(self._agents.paths(node).mpirun_log(attempt)),
-        )
-
-    def _placement(self, action: act.SpawnRanks) -> requests.Placement | None:
-        """Returns how ranks get their place in mpirun's job, if there is one."""
-        if self._mpirun is None:
-            return None
-        interface = self._interface(action.node)
-        return self._mpirun.placement(action.node, action.attempt, action.address, interface)
-
-    @property
-    def has_mpirun(self) -> bool:
-        """Whether mpirun starts the ranks of this attempt."""
-        return self._mpirun is not None
-
-    def take_daemon(self, node: str, wanted: reports.DaemonWanted) -> None:
-        """Starts a daemon on another node for mpirun, which runs on the first. Raises ValueError if the request is invalid."""
-        run = self._run
-        is_on = isinstance(run.state.phase, Starting | Running | Holding) and wanted.attempt == run.state.attempt
-        if is_on and self._mpirun is not None and node == run.head:
-            self.start_daemon(self._mpirun.take_daemon(wanted.host, wanted.command))
-
-    def start_daemon(self, node: str) -> None:
-        """Starts mpirun's daemon on a node, if it has requested one. A running one is not started again."""
-        run = self._run
-        if self._mpirun is not None and (daemon := self._mpirun.daemon(node, run.state.attempt)):
-            self._agents.send(
-                node,
-                requests.StartDaemon(
-                    attempt=run.state.attempt,
-                    mpirun=daemon,
-                    **self._of_processes(node),
-                ),
-            )
-
-    def take_mpirun_end(self, node: str, status: int, reason: str) -> None:
-        """Handles the end of mpirun, or of its daemon on a node: tells agents that wait for it."""
-        head, attempt = self._run.head, self._run.state.attempt
-        if node == head:
-            for other in self._run.plan.nodes[1:]:
-                self._agents.send(other.name, requests.MpirunGone(attempt=attempt, reason=reason))
-        elif self._mpirun is not None and (host := self._mpirun.host_of_daemon(node)):
-            self._agents.send(head, requests.DaemonEnded(attempt=attempt, host=host, status=status))

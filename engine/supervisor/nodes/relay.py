@@ -32,16 +32,12 @@ class Relay:
         """Bytes from each node that are not acknowledged."""
         self._retries: dict[str, asyncio.TimerHandle] = {}
         """Nodes that will be asked again for output."""
-        self._unstored: dict[str, float] = {}
+        self.unstored: dict[str, float] = {}
         """Nodes that are cleared but have output that is not stored yet; since when."""
 
     def start_attempt(self) -> None:
         """Forgets unstored output of the last attempt."""
-        self._unstored.clear()
-
-    def is_unstored(self, node: str) -> bool:
-        """Whether a node has output that is not stored here."""
-        return node in self._unstored
+        self.unstored.clear()
 
     def stored_sizes(self, rank: int) -> tuple[int, ...]:
         """Bytes that are stored of each of a rank's files."""
@@ -69,25 +65,25 @@ class Relay:
             ValueError: it contains ranks of another node.
         """
         now = time.time()
-        for rank, *_ in cleared.sizes:
-            self._run.check_rank(node, rank)
+        self._run.check_ranks(node, (rank for rank, *_ in cleared.sizes))
         missing = (
             node in self._agents.remotes
             and cleared.attempt == self._ingest.attempt
             and any(self._ingest.stored_sizes(rank) != sizes for rank, *sizes in cleared.sizes)
         )
-        if missing and now - self._unstored.setdefault(node, now) < STORE_PATIENCE and not cleared.at_once:
-            asyncio.get_running_loop().call_later(RETRY_DELAY, self._clear_again, node, cleared.attempt)
+        if missing and now - self.unstored.setdefault(node, now) < STORE_PATIENCE and not cleared.at_once:
+
+            def clear_again() -> None:
+                self.ask_for_output(node)
+                self._agents.send(node, requests.Clear(attempt=cleared.attempt))
+
+            asyncio.get_running_loop().call_later(RETRY_DELAY, clear_again)
             return
         if missing:
             note(f"{node}: not all output of its ranks could be stored; it stays in {self._agents.folder(node)}")
         else:
-            self._unstored.pop(node, None)
+            self.unstored.pop(node, None)
         self._run.handle(ev.NodeCleared(at=now, attempt=cleared.attempt, node=node, abandoned=cleared.abandoned))
-
-    def _clear_again(self, node: str, attempt: int) -> None:
-        self.ask_for_output(node)
-        self._agents.send(node, requests.Clear(attempt=attempt))
 
     def ask_for_output(self, node: str) -> None:
         """Asks for output of ranks, from where it is stored."""

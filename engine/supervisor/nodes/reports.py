@@ -7,18 +7,14 @@ import contextlib
 import time
 from typing import assert_never
 
-import msgspec
-
 from engine.core.checks.node_findings import limit_finding, login_finding, rank_capacity
 from engine.core.errors import RankdeckError
-from engine.core.failures.diagnosis import explain, is_secondary, why_again
 from engine.core.failures.store import store_words
 from engine.core.metrics.resources import process_use, read_use, values_of_gpu, values_of_process
 from engine.core.plan.needs import lack_of
-from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
-from engine.core.run.state import Holding, Opening, Pending, Running, Starting
+from engine.core.run.state import Opening
 from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
@@ -31,16 +27,13 @@ from engine.supervisor.nodes.code import CodeCopies
 from engine.supervisor.nodes.library import pack
 from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.rank_ends import RankEnds
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
 REPORT_TIME = 0.5
 """Seconds in which the reports of ranks arrive, also from other nodes."""
-
-
-RankEnd = reports.EndReported | reports.RankListed
-"""The end of a rank, as its agent reports it at once or after a connection."""
 
 
 class Reports:
@@ -57,6 +50,7 @@ class Reports:
         copies: CodeCopies,
     ) -> None:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
+        self._ends = RankEnds(run, ingest, orders)
         self._questions, self._orders, self._copies = questions, orders, copies
         self._failed: set[str] = set()
         """Kinds of reports whose handling has failed."""
@@ -82,31 +76,41 @@ class Reports:
 
     def _take(self, node: str, news: reports.AnyReport) -> None:
         if isinstance(news, reports.RankMessage):
-            self._run.check_rank(node, news.rank)
+            self._run.check_ranks(node, [news.rank])
         match news:
             case reports.Hello():
                 self._take_hello(node, news)
-            case reports.SpawnReported() | reports.EndReported() | reports.LossReported():
-                self._take_rank(news)
+            case reports.SpawnReported():
+                self._run.no_room.pop(node, None)
+                self._ends.take_spawn(news)
+            case reports.EndReported():
+                self._ends.take_end(news, news.status)
+            case reports.LossReported():
+                self._ends.take_loss(news)
             case reports.RankOutput():
                 self._relay.take_output(node, news)
             case reports.FilesGrew():
-                self._take_growth(node, news)
-            case reports.GpusUsed():
-                self._take_gpu_use(node, news)
-            case reports.RanksUsed():
-                self._take_process_use(node, news)
+                if node not in self._agents.remotes:
+                    self._run.check_ranks(node, (rank for rank, *_ in news.sizes))
+                    self._ingest.take_sizes(news.attempt, news.sizes)
+            case reports.GpusUsed() | reports.RanksUsed():
+                self._take_use(node, news)
             case reports.StoreReported():
-                self._take_store(node, news)
+                if node == self._run.head:
+                    event = ev.StoreOpened(
+                        at=time.time(), attempt=news.attempt, node=node, address=news.host, port=news.port,
+                        interfaces=self._orders.store_interfaces,
+                    )  # fmt: skip
+                    self._run.handle(event)
             case reports.StoreLossReported():
                 self._take_lost_store(news)
             case reports.AttemptCleared():
                 self._relay.take_cleared(node, news)
             case reports.DaemonWanted():
-                self._orders.take_daemon(node, news)
+                self._orders.mpirun.take_daemon(node, news)
             case reports.MpirunEnded(attempt=attempt, status=status, reason=reason):
                 if attempt == self._run.state.attempt:
-                    self._orders.take_mpirun_end(node, status, reason)
+                    self._orders.mpirun.take_end(node, status, reason)
             case reports.StacksTaken():
                 self._questions.take_stacks(node, news)
             case (
@@ -122,15 +126,15 @@ class Reports:
             case reports.ImportsReported():
                 self._take_imports(node, news)
             case reports.NoRoom():
-                self._take_no_room(node, news)
+                self._run.no_room[node] = where = visible(f"{news.path}: {news.reason}")
+                text = f"its disk is full: ranks and stores that start again wait for space, {where}"
+                self._run.warn(node, "disk", text)
             case reports.RequestFailed():
                 self._take_failed_request(node, news)
             case reports.Pong() | reports.Refused() | reports.BridgeEnded():  # handled by the link
                 pass
             case _ as never:
                 assert_never(never)
-
-    # --- nodes --------------------------------------------------------------------------------------------------------
 
     def _take_hello(self, node: str, hello: reports.Hello) -> None:
         if self._agents.is_elsewhere(node):
@@ -144,15 +148,13 @@ class Reports:
 
     def _take_inventory(self, node: str, hello: reports.Hello) -> None:
         now, state = time.time(), self._run.state
-        for known in hello.ranks:
-            self._run.check_rank(node, known.rank)
+        self._run.check_ranks(node, (known.rank for known in hello.ranks))
         if isinstance(state.phase, Opening) and not hello.ranks:
             if reason := self._why_unfit(node, hello):
                 self._agents.links[node].close()
                 self._run.handle(ev.NodeGivenUp(at=now, node=node, reason=reason))
                 return
-            self._warn_of_login(node, hello)
-            self._warn_of_limits(node)
+            self._warn_of_node(hello)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(reports.StoreLossReported(attempt=state.attempt, reason="it ended with its agent"))
         if not hello.library:
@@ -170,25 +172,12 @@ class Reports:
             for known in hello.ranks
         )
         self._run.handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))
-        self._orders.start_daemon(node)
+        self._orders.mpirun.start_daemon(node)
         self._orders.keep_warm(node)
         self._orders.watch_gpus(node)
         for known in hello.ranks:
             if known.status is not None:
-                self._take_rank_end(known, known.status)
-
-    def _take_store(self, node: str, store: reports.StoreReported) -> None:
-        if node == self._run.head:
-            self._run.handle(
-                ev.StoreOpened(
-                    at=time.time(),
-                    attempt=store.attempt,
-                    node=node,
-                    address=store.host,
-                    port=store.port,
-                    interfaces=self._orders.store_interfaces,
-                )
-            )
+                self._ends.take_end(known, known.status)
 
     def _take_lost_store(self, lost: reports.StoreLossReported) -> None:
         """Reports that the store was lost. Where ranks rejoin, they may have met before; what they reported then is read first."""
@@ -196,15 +185,10 @@ class Reports:
         def report() -> None:
             self._ingest.catch_up()
             said = store_words(lost.reason, lost.status, lost.output, str(self._run.paths.store_log(lost.attempt)))
-            self._run.handle(
-                ev.StoreLost(
-                    at=time.time(),
-                    attempt=lost.attempt,
-                    reason=said.reason,
-                    status=lost.status,
-                    advice=said.advice,
-                )
+            event = ev.StoreLost(
+                at=time.time(), attempt=lost.attempt, reason=said.reason, status=lost.status, advice=said.advice
             )
+            self._run.handle(event)
 
         async def report_later() -> None:
             await asyncio.sleep(REPORT_TIME)
@@ -215,22 +199,17 @@ class Reports:
         else:
             report()
 
-    def _warn_of_login(self, node: str, hello: reports.Hello) -> None:
-        """Reports that the ranks of a node will not outlive a login. Several nodes are checked early, which reports it too."""
-        (planned,) = self._run.plan.nodes[:1]
-        if hello.ends_with and len(self._run.plan.nodes) == 1:
-            found = login_finding(planned, hello.ends_with)
-            text = f"{found.text}; {found.hint}"
-            self._run.warn(node, "login", text)
-
-    def _warn_of_limits(self, node: str) -> None:
-        """Reports limits of this machine that will slow ranks down or end them. Several nodes are checked early, which reports it too."""
+    def _warn_of_node(self, hello: reports.Hello) -> None:
+        """Reports what will end or slow down the ranks of the only node. Several nodes are checked early, which reports it too."""
         (planned, *others) = self._run.plan.nodes
-        if planned.transport != "local" or others:
+        if others:
             return
-        if found := limit_finding(planned, memory_limit(), cpu_limit(), process_limits()):
-            text = f"{found.text}; {found.hint}"
-            self._run.warn(node, "limits", text)
+        found = [login_finding(planned, hello.ends_with)] if hello.ends_with else []
+        if planned.transport == "local":
+            limits = limit_finding(planned, memory_limit(), cpu_limit(), process_limits())
+            found += [limits] if limits else []
+        for one in found:
+            self._run.warn(planned.name, one.check, f"{one.text}; {one.hint}")
 
     def _why_unfit(self, node: str, hello: reports.Hello) -> str:
         """Returns why a node is given up before any of its ranks starts; empty: it is fit."""
@@ -251,13 +230,10 @@ class Reports:
         for module, reason in news.left_out:
             text = visible(f"{module} is not preloaded: it {reason}")
             self._run.warn(node, "preload", text)
-            _keep_refusal(self._run.plan, module, reason)
-
-    def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
-        where = visible(f"{news.path}: {news.reason}")
-        self._run.note_lack_of_room(node, where)
-        text = f"its disk is full: ranks and stores that start again wait for space, {where}"
-        self._run.warn(node, "disk", text)
+            try:
+                remember_refusal(self._run.plan, module, reason)
+            except (RankdeckError, OSError) as error:
+                note(f"can't keep that {visible(module)} is not preloaded: {error}")
 
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""
@@ -266,7 +242,7 @@ class Reports:
         if failed.request in ("library", "open_store", "tell"):
             self._take_lost_store(reports.StoreLossReported(attempt=attempt, reason=reason))
         elif failed.request == "daemon":
-            self._orders.take_mpirun_end(node, 1, reason)
+            self._orders.mpirun.take_end(node, 1, reason)
         elif failed.request == "spawn":
             for rank in self._run.ranks_of(node):
                 generation = self._run.state.generation_of(rank)
@@ -274,128 +250,16 @@ class Reports:
                     ev.RankEnded(at=now, attempt=attempt, rank=rank, status=126, reason=reason, generation=generation)
                 )
 
-    # --- ranks --------------------------------------------------------------------------------------------------------
-
-    def _take_rank(self, news: reports.SpawnReported | reports.EndReported | reports.LossReported) -> None:
-        now = time.time()
-        match news:
-            case reports.SpawnReported(attempt=attempt, rank=rank, pid=pid, generation=generation):
-                self._run.end_lack_of_room(self._run.plan.places[rank].node)
-                self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
-            case reports.LossReported(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
-                step = self._ingest.last.step(rank) if attempt == self._ingest.attempt else None
-                self._run.handle(
-                    ev.RankLost(
-                        at=now,
-                        attempt=attempt,
-                        rank=rank,
-                        reason=reason,
-                        alive=alive,
-                        step=step,
-                        generation=generation,
-                    )
-                )
-            case reports.EndReported():
-                self._take_rank_end(news, news.status)
-            case _ as never:
-                assert_never(never)
-
-    def _take_rank_end(self, end: RankEnd, status: int) -> None:
-        ended = ev.RankEnded(
-            at=time.time(),
-            attempt=end.attempt,
-            rank=end.rank,
-            status=status,
-            reason=end.reason,
-            generation=end.generation,
-            by_itself=isinstance(end, reports.EndReported) and end.by_itself,
-        )
-        if end.attempt == self._ingest.attempt:
-            try:
-                ended = self._with_details(ended, end)
-            except Exception as error:  # noqa: BLE001 - that it has ended must be known
-                self._run.take_failed_reading(
-                    self._run.plan.places[end.rank].node, "the last step of a rank is not known", error
-                )
-        self._run.handle(ended)
-
-    def _with_details(self, ended: ev.RankEnded, end: RankEnd) -> ev.RankEnded:
-        """Adds to the end of a rank its earlier reports, and the reason of its failure."""
-        rank, numbers = end.rank, end.numbers.encode(errors="replace")
-        self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
-        if end.errors is not None:
-            self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
-        ended = msgspec.structs.replace(
-            ended,
-            step=self._ingest.last.step(rank, numbers),
-            by=self._run.kills.sender(rank, ended.status),
-        )
-        return self._explain(ended, end, numbers) if ended.status != 0 else ended
-
-    def _explain(self, ended: ev.RankEnded, end: RankEnd, numbers: bytes) -> ev.RankEnded:
-        """Adds to the end of a failed rank whether it blames another one, why it could not set its process group up, and why it would fail again."""
-        status = ended.status
-        try:
-            tail = self._ingest.last.errors(end.rank)
-            mpi_status = status if self._orders.has_mpirun else None
-            no_retry = place = ""
-            if not (secondary := is_secondary(tail, mpi_status, status)) and self._run.state.on_failure == "restart":
-                no_retry, place = why_again(explain(end.rank, status, tail, end.reason, ended.by))
-            return msgspec.structs.replace(
-                ended,
-                secondary=secondary,
-                setup_error=self._why_not_formed(end, status, tail, numbers),
-                no_retry=visible(no_retry),
-                place=visible(place),
-            )
-        except Exception as error:  # noqa: BLE001 - the content comes from ranks
-            node = self._run.plan.places[end.rank].node
-            self._run.take_failed_reading(node, "the failure of a rank is not explained", error)
-            return ended
-
-    def _why_not_formed(self, end: RankEnd, status: int, tail: bytes, numbers: bytes) -> str:
-        """Returns why a rank could not set its process group up, if another backend is left; empty if it ended for another reason."""
-        state = self._run.state
-        if not state.fallback or not isinstance(state.phase, Starting | Running | Holding):
-            return ""
-        # mpirun ended before the rank had a place; 126 and 127 mean that a program could not be started.
-        unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and status == 1
-        if not unplaced and not self._ingest.last.is_joining(end.rank, numbers):
-            return ""
-        said = explain(end.rank, status, tail, end.reason)
-        return visible(said.detail or said.headline)
-
-    # --- numbers ------------------------------------------------------------------------------------------------------
-
-    def _take_growth(self, node: str, grew: reports.FilesGrew) -> None:
-        if node in self._agents.remotes:
-            return
-        for rank, *_ in grew.sizes:
-            self._run.check_rank(node, rank)
-        self._ingest.take_sizes(grew.attempt, grew.sizes)
-
-    def _take_process_use(self, node: str, news: reports.RanksUsed) -> None:
+    def _take_use(self, node: str, news: reports.GpusUsed | reports.RanksUsed) -> None:
         if news.attempt != self._run.state.attempt:
             return
+        self._run.check_ranks(node, (rank for rank, *_ in news.ranks))
         for rank, *said in news.ranks:
-            self._run.check_rank(node, rank)
-            use = process_use(said)
-            self._ingest.take_resources(rank, values_of_process(use))
-            self._run.take_process_use(rank, use)
-
-    def _take_gpu_use(self, node: str, news: reports.GpusUsed) -> None:
-        if news.attempt != self._run.state.attempt:
-            return
-        for rank, *said in news.ranks:
-            self._run.check_rank(node, rank)
-            use = read_use(said)
-            if use is not None:
-                self._ingest.take_resources(rank, values_of_gpu(use))
-            self._run.take_gpu_use(rank, use)
-
-
-def _keep_refusal(plan: LaunchPlan, module: str, reason: str) -> None:
-    try:
-        remember_refusal(plan, module, reason)
-    except (RankdeckError, OSError) as error:
-        note(f"can't keep that {visible(module)} is not preloaded: {error}")
+            if isinstance(news, reports.RanksUsed):
+                process = process_use(said)
+                self._ingest.take_resources(rank, values_of_process(process))
+                self._run.take_process_use(rank, process)
+            else:
+                if (gpu := read_use(said)) is not None:
+                    self._ingest.take_resources(rank, values_of_gpu(gpu))
+                self._run.take_gpu_use(rank, gpu)

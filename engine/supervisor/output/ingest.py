@@ -12,7 +12,7 @@ import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,14 +26,15 @@ from engine.core.metrics.own_patterns import OwnPatterns
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.run import events as ev
 from engine.linux.files import replace_file
-from engine.runs.event_files import tracker_of
+from engine.runs.foreign.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
-from engine.runs.paths import RunPaths
 from engine.runs.record import find_value
 from engine.runs.replay import SavedSeries
 from engine.supervisor.output.last_output import LastOutput
 from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
+from engine.supervisor.run import SupervisedRun
 
 TURN = 0.005
 """Seconds of reading before other tasks run. One slice would be too little: hundreds of links run in between, and each reports the
@@ -51,40 +52,22 @@ MIN_KEYS, ALL_KEYS = 8, 2048
 LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
 
+FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}
+"""Names of a rank's files in messages."""
+
 ELASTIC_WORDS = ("waiting", "joining", "joined")
 """Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it."""
 
 
 class Ingest:
-    """Follows the files of a run's current attempt.
+    """Follows the files of a run's current attempt."""
 
-    Args:
-        patterns: Patterns of the profile, in addition to the known formats.
-        on_change: called with a rank whose numbers have changed.
-        on_waiting: called with a rank and the generation that it waits in.
-        on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
-        on_failed: called with a rank, the kind of its file, and the exception with which reading it failed. The file is not read any more.
-        on_slow: called with a pattern of the profile that took too long. It is not used any more.
-    """
-
-    def __init__(
-        self,
-        paths: RunPaths,
-        world_size: int,
-        patterns: tuple[str, ...],
-        names: Names,
-        *,
-        on_change: Callable[[int], None],
-        on_waiting: Callable[[int, int], None],
-        on_joined: Callable[[int, int, int | None], None],
-        on_failed: Callable[[int, Kind, Exception], None],
-        on_slow: Callable[[str], None],
-    ) -> None:
-        self._own_patterns = OwnPatterns(on_slow)
-        self._paths, self._patterns, self._formats = paths, patterns, LineFormats(names)
+    def __init__(self, run: SupervisedRun) -> None:
+        self._run, self._paths = run, run.paths
+        paths, world_size, metrics = run.paths, run.plan.world_size, run.plan.metrics
+        self._own_patterns, self._patterns = OwnPatterns(self._take_slow_pattern), metrics.patterns
+        self._formats = LineFormats(Names(loss=metrics.loss, step=metrics.step, ignore=metrics.ignore))
         self._most_keys = max(MIN_KEYS, min(MAX_KEYS, ALL_KEYS // world_size))
-        self._on_change, self._on_failed = on_change, on_failed
-        self._on_waiting, self._on_joined = on_waiting, on_joined
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
@@ -105,10 +88,8 @@ class Ingest:
         self._wake = asyncio.Event()
         self._changed_since_save = False
         saved = find_value(paths.series, SavedSeries)
-        if saved is not None and len(saved.progress) == world_size:
-            self._load(saved)
-
-    def _load(self, saved: SavedSeries) -> None:
+        if saved is None or len(saved.progress) != world_size:
+            return
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
         self._tracked, self.last.attempt = saved.files, saved.attempt
         self._order = OrderWriter(self._paths.order(self.attempt))
@@ -124,7 +105,11 @@ class Ingest:
         self._order.flush()
         if not self._changed_since_save:
             return
-        offsets = {f"{rank}.{kind}": self._line_start(rank, kind, file) for (rank, kind), file in self._files.items()}
+        # Metrics only to the last complete record. A line of output that is read in two parts does no harm.
+        offsets = {
+            f"{rank}.{kind}": file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
+            for (rank, kind), file in self._files.items()
+        }
         saved = SavedSeries(
             attempt=self.attempt,
             offsets=offsets,
@@ -135,23 +120,15 @@ class Ingest:
         replace_file(self._paths.series, msgspec.json.encode(saved))
         self._changed_since_save = False
 
-    def _line_start(self, rank: int, kind: Kind, file: GrowingFile) -> int:
-        """How far a file was read; metrics only to the last complete record. A line of output that is read in two parts does no harm."""
-        return file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
-
     def start_attempt(self, attempt: int) -> None:
         """Switches to the files of an attempt. Curves continue; the newest numbers start again."""
         if attempt == self.attempt:
             return
         self._order.flush()
         self.attempt, self._order = attempt, OrderWriter(self._paths.order(attempt))
-        self._files.clear()
-        self._failed.clear()
-        self._readers.clear()
-        self._partial.clear()
-        self._stored.clear()
+        for of_attempt in (self._files, self._failed, self._readers, self._partial, self._stored, self._grown):
+            of_attempt.clear()
         self.last.start_attempt(attempt)
-        self._grown.clear()
         self.progress = [
             RankProgress(
                 steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at, first_epoch=old.first_epoch
@@ -174,7 +151,7 @@ class Ingest:
             if (out, err) != (progress.out_size, progress.err_size):
                 self._note_order(rank, progress, out, err)
                 progress.out_size, progress.err_size, progress.seen = out, err, time.time()
-                self._on_change(rank)
+                self._run.note_change(rank)
             for kind, size in zip(KINDS, (out, err, metrics), strict=True):
                 file = self._file(rank, kind)
                 if size < file.offset and size_of(file.path) < file.offset:
@@ -238,20 +215,16 @@ class Ingest:
         while True:
             if not self._grown:
                 self._wake.clear()
-                await self._wait_for_growth()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE if self._order.has_unwritten else None):
+                        await self._wake.wait()
+                if not self._grown:
+                    self._order.flush()
+                    continue
             until = time.monotonic() + TURN
             while self.read_slice() and time.monotonic() < until:
                 pass
             await asyncio.sleep(0)
-
-    async def _wait_for_growth(self) -> None:
-        if self._order.has_unwritten:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PAUSE):
-                    await self._wake.wait()
-                    return
-            self._order.flush()
-        await self._wake.wait()
 
     def read_slice(self) -> bool:
         """Reads one slice of one file that has grown. Returns whether there was any."""
@@ -279,17 +252,23 @@ class Ingest:
             self._add(rank, self._take_records(rank, data, moves) if is_record else self._take_output(rank, kind, data))
         except Exception as error:  # noqa: BLE001 - ranks and profiles decide what is read
             self._failed.add((rank, kind))
-            self._on_failed(rank, kind, error)
+            what = f"no numbers are read from {FILE_WORDS[kind]}"
+            self._run.take_failed_reading(self._run.plan.places[rank].node, what, error)
             return
+        run, now, attempt = self._run, time.time(), self.attempt
         for word, generation, step in moves:
             if word == "joined":
-                self._on_joined(rank, generation, step)
-            else:
-                self._on_waiting(rank, generation)
+                run.handle(ev.RankJoined(at=now, attempt=attempt, rank=rank, generation=generation, step=step))
+            elif generation or run.state.generation:  # before the first rejoin all ranks are in one generation
+                run.handle(ev.RankWaiting(at=now, attempt=attempt, rank=rank, generation=generation))
+
+    def _take_slow_pattern(self, pattern: str) -> None:
+        text = f"metrics.patterns: {pattern!r} takes too long, and is not used any more"
+        self._run.warn(self._run.head, "output", text)
 
     def _add(self, rank: int, points: list[Point]) -> None:
         self._keep(points)
-        self._on_change(rank)
+        self._run.note_change(rank)
 
     def _keep(self, points: list[Point]) -> None:
         for point in points:
@@ -373,16 +352,10 @@ class Ingest:
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:
         progress = self.progress[rank]
-        if newest := _newest_line(data):
-            progress.last_line = newest
+        ends = reversed(data[-LAST_LINE * 4 :].replace(b"\r", b"\n").split(b"\n"))
+        if newest := next((line for line in ends if line.strip()), b""):
+            progress.last_line = newest[:LAST_LINE].decode(errors="replace")
         reader = self._readers.get((rank, kind))
         if reader is None:
             reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
         return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
-
-
-def _newest_line(data: bytes) -> str:
-    for line in reversed(data[-LAST_LINE * 4 :].replace(b"\r", b"\n").split(b"\n")):
-        if line.strip():
-            return line[:LAST_LINE].decode(errors="replace")
-    return ""

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from engine.linux.files import open_regular
+from engine.linux.files import open_regular, read_part
 
 SLICE = 1 << 18
 """Bytes that are read from one file at a time: a few milliseconds of work."""
@@ -25,11 +25,7 @@ class GrowingFile:
         self.path, self.rank, self.offset, self.size = path, rank, offset, offset
 
     def read(self) -> bytes:
-        descriptor = open_regular(self.path)
-        try:
-            data = os.pread(descriptor, min(SLICE, self.size - self.offset), self.offset)
-        finally:
-            os.close(descriptor)
+        data = read_part(self.path, min(SLICE, self.size - self.offset), self.offset)
         self.offset += len(data)
         if not data:
             self.size = self.offset

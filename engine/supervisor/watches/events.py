@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
-from engine.runs.event_files import Tracker, find_files, read_new, tracker_of
+from engine.runs.foreign.event_files import Tracker, find_files, read_new, tracker_of
 from engine.supervisor.log import note
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun

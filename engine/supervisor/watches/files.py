@@ -29,8 +29,11 @@ class FileWatch:
 
     def look(self, now: float) -> None:
         """Restores the plan, and writes what waits."""
-        self._restore_plan()
-        run = self._run
+        run, plan = self._run, self._run.paths.plan
+        with contextlib.suppress(OSError):  # the folder is gone, or the disk is full: the next look tries again
+            if not plan.exists():
+                replace_file(plan, self._plan)
+                os.utime(plan, (run.state.launched_at,) * 2)  # lists of runs order by it
         if self._journal.is_behind and (error := self._journal.write_waiting()) is not None:
             run.note_disk_trouble(error)
         if run.disk_trouble is None:
@@ -39,8 +42,7 @@ class FileWatch:
             self._is_told = True
             self._tell(f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
         elif not self._journal.is_behind and self._has_room():
-            run.end_disk_trouble()
-            self._is_told = False
+            run.disk_trouble, self._is_told = None, False
             self._tell("there is space again, and rankdeck has written what waited for it")
 
     def _tell(self, text: str) -> None:
@@ -56,14 +58,6 @@ class FileWatch:
         except OSError:
             return False
         return True
-
-    def _restore_plan(self) -> None:
-        paths = self._run.paths
-        if paths.plan.exists():
-            return
-        with contextlib.suppress(OSError):  # the folder is gone, or the disk is full: the next look tries again
-            replace_file(paths.plan, self._plan)
-            os.utime(paths.plan, (self._run.state.launched_at,) * 2)  # lists of runs order by it
 
     async def wait_written(self) -> None:
         """Waits until the journal is whole, or for `END_PATIENCE`. The looks of the watch may have failed."""

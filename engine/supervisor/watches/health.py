@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
 
 import msgspec
 
-from engine.core.failures.stacks import Fold, fold, own_frame, waits
+from engine.core.failures.stacks import fold, own_frame, waits
 from engine.core.metrics.health import Health, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
@@ -66,11 +65,8 @@ class HealthWatch:
             self._notice(kind, ranks, text, self._run.plan.launch.on_nan if kind == "nan" else "ignore")
 
     def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
-        self._run.handle(
-            ev.HealthNoticed(
-                at=time.time(), attempt=self._run.state.attempt, kind=kind, ranks=ranks, text=text, policy=policy
-            )
-        )
+        now, attempt = time.time(), self._run.state.attempt
+        self._run.handle(ev.HealthNoticed(at=now, attempt=attempt, kind=kind, ranks=ranks, text=text, policy=policy))
 
     # --- what front ends see -----------------------------------------------------------------------------------------
 
@@ -80,7 +76,8 @@ class HealthWatch:
         shown: dict[int, RankHealth] = {}
         for rank, mark in marks.items():
             old = run.health.get(rank)
-            words = _words(mark)
+            # Empty where its age is shown.
+            words = f"{mark.seconds:.3g} s a step, others {mark.usual:.3g} s" if mark.mark == "slow" else ""
             is_same = old is not None and old.mark == mark.mark and (mark.mark == "stalled" or old.words == words)
             shown[rank] = old if old is not None and is_same else RankHealth(mark.mark, now - mark.seconds, words)
         stalled = tuple(rank for rank, one in shown.items() if one.mark == "stalled")
@@ -101,9 +98,8 @@ class HealthWatch:
         try:
             stacks = await self._questions.stacks()
             found = waits(stacks)
-            groups = sorted(
-                fold({one.rank: one.text for one in stacks if one.text}), key=lambda group: len(group.ranks)
-            )
+            folded = fold({one.rank: one.text for one in stacks if one.text})
+            groups = sorted(folded, key=lambda group: len(group.ranks))
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.take_failed_reading(run.head, "who waits for whom is unknown", error)
             return
@@ -111,28 +107,14 @@ class HealthWatch:
             return
         late = tuple(sorted({rank for wait in found for rank in wait.late}))
         sentences = tuple(wait.sentence for wait in found)
-        stall = msgspec.structs.replace(
-            run.stall, waits=sentences, doing=_doing(groups), late=late, place=_place(groups, late)
-        )
+        # The smallest group first: it has the rank that others wait for.
+        doing = tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
+        blame = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
+        own = own_frame(blame.frames) if blame is not None else None
+        place = None if own is None else (own.file, own.line)
+        stall = msgspec.structs.replace(run.stall, waits=sentences, doing=doing, late=late, place=place)
         blamed = {rank: run.health[rank]._replace(words="others wait for it") for rank in run.health.keys() & set(late)}
         run.show_health({**run.health, **blamed}, stall)
         run.note_change()
         if is_first and sentences:
             self._notice("waits", late, sentences[0])
-
-
-def _words(mark: RankMark) -> str:
-    """The note of a rank; empty where its age is shown."""
-    return f"{mark.seconds:.3g} s a step, others {mark.usual:.3g} s" if mark.mark == "slow" else ""
-
-
-def _doing(groups: Sequence[Fold]) -> tuple[str, ...]:
-    """Where the ranks are in their code, the smallest group first: it has the rank that others wait for."""
-    return tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
-
-
-def _place(groups: Sequence[Fold], late: Sequence[int]) -> tuple[str, int] | None:
-    """See `StallView.place`."""
-    blamed = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
-    own = own_frame(blamed.frames) if blamed is not None else None
-    return None if own is None else (own.file, own.line)

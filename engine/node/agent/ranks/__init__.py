@@ -1,1 +1,1 @@
-"""What an agent does with the ranks of its node: starts, watches, relays and ends them."""
+"""The part of an agent that handles the ranks of its node: starts, watches, relays and ends them."""

@@ -1,5 +1,6 @@
-"""What ranks use: processor time, memory and I/O, from two small files in /proc; and GPUs, reported by a process of `gpus.py`, because a
-query may hang in a broken driver."""
+"""Processor time, memory and I/O of ranks, from two small files in /proc; and use of GPUs, reported by a process of `gpus.py`, because a
+query may hang in a broken driver.
+"""
 
 from __future__ import annotations
 

@@ -25,11 +25,7 @@ class _Here(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, body: object) -> str:
-    """Posts a document. `body`: what is sent, as JSON.
-
-    Returns:
-        Why it was not taken; empty: it was.
-    """
+    """Posts a document. `body`: what is sent, as JSON. Returns why it was not taken; empty: it was."""
     headers = {"Content-Type": "application/json", "User-Agent": "rankdeck"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
     try:

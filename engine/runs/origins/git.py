@@ -152,11 +152,7 @@ class _Git:
         return self._ask(*words, may_fail=True)[0].decode(errors="replace").strip()
 
     def _ask(self, *words: str, may_fail: bool = False) -> tuple[bytes, bool]:
-        """The output of git, at most `MAX_DIFF` bytes of it, and whether there was more.
-
-        Raises:
-            GitError: it fails, or it takes too long.
-        """
+        """The output of git, at most `MAX_DIFF` bytes of it, and whether there was more. Raises GitError: it fails, or it takes too long."""
         argv = [self._program, "--no-pager", *self._options, "-C", str(self._top), *words]
         process = subprocess.Popen(
             argv,

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -20,8 +19,8 @@ import msgspec
 from engine import __version__
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.origin import MAX_DIFF, Origin, kept_environment
-from engine.linux.files import open_regular, replace_file
-from engine.runs.git import read_code
+from engine.linux.files import read_part, replace_file
+from engine.runs.origins.git import read_code
 from engine.runs.paths import RunPaths
 from engine.runs.record import find_value
 
@@ -80,33 +79,22 @@ class Recorded(NamedTuple):
 
     origin: Origin
     diff: bytes
-    diff_path: Path
 
 
 def read_origin(paths: RunPaths) -> Recorded | None:
     """The origin of a run's newest attempt; None if an older version launched it, or the file is damaged."""
-    found = sorted((int(name[1]), name[0]) for name in map(_NAME.fullmatch, _names(paths.folder)) if name)
-    if not found:
+    attempts = [
+        int(path.stem[len("origin_") :]) for path in paths.folder.glob("origin_*.json") if path.stem[7:].isdecimal()
+    ]
+    if not attempts:
         return None
-    attempt = found[-1][0]
+    attempt = max(attempts)
     if (origin := find_value(paths.origin(attempt), Origin)) is None:
         return None
-    path = paths.code_diff(attempt)
     try:
-        with open(open_regular(path), "rb") as file:
-            return Recorded(origin, file.read(MAX_DIFF), path)
+        return Recorded(origin, read_part(paths.code_diff(attempt), MAX_DIFF))
     except OSError:  # all was committed
-        return Recorded(origin, b"", path)
-
-
-_NAME = re.compile(r"origin_(\d{1,9})\.json")
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+        return Recorded(origin, b"")
 
 
 def _versions(plan: LaunchPlan) -> dict[str, str]:
@@ -147,7 +135,7 @@ def _script(plan: LaunchPlan) -> str:
     if plan.program.kind != "script":
         return ""
     try:
-        with open(open_regular(Path(plan.workdir, plan.program.target)), "rb") as file:
-            return hashlib.sha256(file.read(MAX_SCRIPT)).hexdigest()[:16]
+        data = read_part(Path(plan.workdir, plan.program.target), MAX_SCRIPT)
+        return hashlib.sha256(data).hexdigest()[:16]
     except OSError:
         return ""

@@ -121,13 +121,8 @@ async def post(url: str, told: Telling) -> str:
     if not url:
         return ""
     run, profile, reason = (_plain(one).translate(_NO_MENTIONS) for one in (told.run, told.name, told.text))
-    body = {
-        "event": told.occasion,
-        "run": run,
-        "profile": profile,
-        "reason": reason,
-        "text": f"{run}: {reason}",
-    }
+    text = f"{run}: {reason}"
+    body = {"event": told.occasion, "run": run, "profile": profile, "reason": reason, "text": text}
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("webhook.py"))]
     ended = await _run("notify.webhook", program, msgspec.json.encode({"url": url, "body": body}))
     if isinstance(ended, str):

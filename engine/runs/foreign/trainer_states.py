@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from engine.core.metrics.event_records import MAX_TAG, Scalar
-from engine.linux.files import open_regular
+from engine.linux.files import read_part
 
 NAME = "trainer_state.json"
 
@@ -47,14 +47,11 @@ def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> P
     words = {part for word in args for part in (word, word.partition("=")[2]) if part}
     named = {Path(os.path.normpath(folder / word)) for word in words} - {folder, *folder.parents}
     own = [state for state in states if not named.isdisjoint(state.parents)]
-    if not own and not any(_names_output(word) for word in args):
+    # transformers' output folder is `--output_dir out`, `--output-dir=out` or `train.output_dir=out`.
+    names = [word.partition("=")[0].lstrip("-").rpartition(".")[2].replace("-", "_") for word in args]
+    if not own and "output_dir" not in names:
         own = list(states)
     return own[0] if len(own) == 1 else None
-
-
-def _names_output(word: str) -> bool:
-    """Whether an argument is transformers' output folder: `--output_dir`, `--output-dir=out`, `train.output_dir=out`."""
-    return word.partition("=")[0].lstrip("-").rpartition(".")[2].replace("-", "_") == "output_dir"
 
 
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
@@ -100,11 +97,7 @@ def _time_of(step: int, known: Sequence[tuple[int, float]]) -> float:
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> tuple[int, tuple[tuple[int, str, float], ...]]:
     """The step of a state, and its logs: step, name and value. A file that is not whole yet has none. `changed`: what is kept is of that time."""
-    descriptor = open_regular(path)
-    try:
-        data = os.pread(descriptor, MAX_SIZE + 1, 0)
-    finally:
-        os.close(descriptor)
+    data = read_part(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
         raise ValueError(f"more than {MAX_SIZE} bytes")
     try:
@@ -124,14 +117,10 @@ def _logged(log: Mapping[str, object]) -> Iterator[tuple[int, str, float]]:
     for tag, value in log.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and len(tag.encode(errors="replace")) <= MAX_TAG and not _NO_METRICS.match(tag):
-            yield _whole(log.get("step")), tag, _float(value)
-
-
-def _float(value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return math.inf
+            try:
+                yield _whole(log.get("step")), tag, float(value)  # type: ignore[arg-type]
+            except OverflowError:
+                yield _whole(log.get("step")), tag, math.inf
 
 
 def _whole(value: object) -> int:

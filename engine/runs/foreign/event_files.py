@@ -16,8 +16,8 @@ from typing import Literal
 
 from engine.core.metrics import wandb_records
 from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
-from engine.linux.files import open_regular
-from engine.runs import trainer_states
+from engine.linux.files import read_part
+from engine.runs.foreign import trainer_states
 
 Tracker = Literal["tensorboard", "wandb", "trainer"]
 """The tracker that has written a file."""
@@ -106,16 +106,9 @@ def tracker_of(path: Path) -> Tracker:
 def _writer(log: Path) -> int:
     """The process that writes a log of wandb; 0: unknown."""
     try:
-        descriptor = open_regular(log)
+        named = _PROCESS.match(read_part(log, 256))
     except OSError:
         return 0
-    try:
-        begin = os.pread(descriptor, 256, 0)
-    except OSError:
-        return 0
-    finally:
-        os.close(descriptor)
-    named = _PROCESS.match(begin)
     return int(named[1]) if named else 0
 
 
@@ -131,17 +124,12 @@ def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
     """
     if tracker_of(path) == "trainer":
         return trainer_states.read_states(path, offset)
-    descriptor = open_regular(path)
-    try:
-        data = os.pread(descriptor, SLICE, offset)
-        size = os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
+    data = read_part(path, SLICE, offset)
     if tracker_of(path) == "wandb":
         records = wandb_records.whole_records(data, offset)
         is_long = records.end == offset and len(data) == SLICE
         return list(wandb_records.scalars(records.messages)), records.reach if is_long else records.end
     whole, needed = complete_size(data)
-    if not whole and SLICE < needed <= MAX_RECORD and size >= offset + needed:
+    if not whole and SLICE < needed <= MAX_RECORD and path.stat().st_size >= offset + needed:
         return [], offset + needed  # no scalar is that large
     return list(scalars(data[:whole])), offset + whole

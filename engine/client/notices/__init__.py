@@ -1,0 +1,1 @@
+"""Tells the user that a run needs them."""

@@ -1,0 +1,1 @@
+"""The origin of a run: commit, uncommitted changes, versions, environment."""
