@@ -12,6 +12,7 @@ can't give that number to another process.
 
 A reconnecting bridge imports only `bridge` and what that needs. `loop` holds the parts and the table of requests. The parts share
 `state.NodeState` and do not import each other. Common arguments of the parts: `state` of the node, `selector` of the loop, `send`, which
-queues a message for the supervisor, and `start`, which starts a job by the template or without it. Python 3.8 and later,
+queues a message for the supervisor, and `start`, which starts a job by the template or without it: its arguments are the job, the message
+that requests it, the environment of all its processes, and additions for this one. Python 3.8 and later,
 standard library only.
 """

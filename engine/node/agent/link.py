@@ -12,20 +12,13 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from engine.linux.processes import kill_quietly, process_status, start_time
 from engine.linux.sockets import peer_of
 from engine.node.agent.folders import listen, socket_path
 from engine.node.agent.state import NodeState
-from engine.node.agent.wire import MISSED_BEATS, FrameBuffer, Message, encode_frame
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    OnMessage = Callable[[Any], None]
-    OnProcess = Callable[["PendingConnection", Message], None]
+from engine.node.agent.wire import MISSED_BEATS, Any, FrameBuffer, Message, encode_frame
 
 
 class PendingConnection:
@@ -70,8 +63,8 @@ class Link:
         state: NodeState,
         selector: selectors.BaseSelector,
         listener: socket.socket,
-        on_message: OnMessage,
-        on_process: OnProcess,
+        on_message: Callable[[Any], None],
+        on_process: Callable[[PendingConnection, Message], None],
         on_hang_up: Callable[[], None],
     ) -> None:
         self._state, self._selector, self._listener = state, selector, listener

@@ -10,17 +10,10 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable, Iterable
 
 from engine.linux.processes import MARK
-from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    StartJob = Callable[["Job", Message, dict[str, str], dict[str, str]], None]
-    """Arguments: a job, the message that requests it, the environment of all its processes, and additions for this process."""
+from engine.node.agent.wire import Any, Message
 
 MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "HYDI_")
 """Prefixes of variables that make a process part of an MPI job."""

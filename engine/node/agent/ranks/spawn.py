@@ -6,22 +6,15 @@ import contextlib
 import errno
 import os
 import signal
+from collections.abc import Callable
 
 from engine.linux.processes import start_process, start_time
 from engine.node.agent.files import close_all, file_size, open_log
 from engine.node.agent.ranks.jobs import Job, Room, environment_of
 from engine.node.agent.ranks.mpirun import Mpirun
 from engine.node.agent.state import NodeState, Rank
-from engine.node.agent.wire import Message
+from engine.node.agent.wire import Any, Message
 from engine.node.limits import bound_to, shares
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from engine.node.agent.ranks.jobs import StartJob
-
 
 MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPICH_", "MPIR_")
 """Prefixes of variables that mpirun sets for ranks. Its daemons also change PATH and library paths, but only for themselves."""
@@ -43,7 +36,7 @@ class Spawn:
         self,
         state: NodeState,
         send: Callable[..., None],
-        start: StartJob,
+        start: Callable[..., None],
         message: Message,
         wanted: Message,
         environment: dict[str, str],
@@ -178,7 +171,7 @@ class Spawner:
         self,
         state: NodeState,
         send: Callable[..., None],
-        start: StartJob,
+        start: Callable[..., None],
         mpirun: Mpirun,
         on_new_attempt: Callable[[], None],
         room: Room,

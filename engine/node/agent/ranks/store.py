@@ -7,21 +7,14 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable
 
 from engine.linux.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.files import file_size, open_log, read_from
 from engine.node.agent.folders import read_title
 from engine.node.agent.ranks.jobs import Job, Room, environment_of
 from engine.node.agent.state import NodeState
-from engine.node.agent.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from engine.node.agent.ranks.jobs import StartJob
-
+from engine.node.agent.wire import Any, Message
 
 MOST_OUTPUT = 4000
 """Bytes of a store's last output that are reported."""
@@ -36,7 +29,7 @@ class Store:
         room: where the store of a later attempt waits for room on the disk.
     """
 
-    def __init__(self, state: NodeState, send: Callable[..., None], start: StartJob, room: Room) -> None:
+    def __init__(self, state: NodeState, send: Callable[..., None], start: Callable[..., None], room: Room) -> None:
         self._state, self.send, self._start, self._room = state, send, start, room
         self._asked = -1
         """The attempt whose store is there or on its way."""
