@@ -8,51 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support import Deck
+from tests.support import Deck, entries
 
-TRAIN = """
-import os, sys, time, torch, rankdeck
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.0), torch.nn.ReLU(), torch.nn.Linear(32, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-state = rankdeck.elastic.State(
-    step=0, model=model, optimizer=optimizer, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9), seen=0
-)
-steps, pause = int(sys.argv[1]), float(sys.argv[2])
-
-def any_sees(name):  # ranks leave together, or the last send of one finds that another is gone
-    seen = torch.tensor(float(os.path.exists(name)))
-    dist.all_reduce(seen)
-    return bool(seen)
-
-@rankdeck.elastic.run(state)
-def train():
-    ddp = DDP(state.model)
-    ddp(torch.zeros(1, 16)).sum().backward()  # DDP regroups gradients after its first pass, and that rounds otherwise
-    print("enter", state.step, flush=True)
-    while state.step < steps:
-        while state.step == steps - 1 and any_sees("hold"):
-            time.sleep(0.05)
-        noise = torch.Generator().manual_seed(1000 * state.step + dist.get_rank())
-        state.optimizer.zero_grad()
-        loss = ddp(torch.randn(8, 16, generator=noise)).square().mean()
-        loss.backward()
-        state.optimizer.step()
-        state.schedule.step()
-        state.seen += 8
-        state.step += 1
-        rankdeck.log(step=state.step, loss=loss.item(), samples=8)
-        time.sleep(pause)
-        if any_sees("finish"):
-            break
-    return "returned"
-
-print(train(), state.step, state.seen, sum(p.double().sum().item() for p in model.parameters()).hex(), flush=True)
-"""
+TRAIN = entries("elastic_runs", "train")
 
 
 def reached(deck: Deck, run: str, step: int) -> Any:

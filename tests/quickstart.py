@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import WriteScript
-from tests.support import ROOT
+from tests.support import ROOT, entries
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "32")
 """Arguments for a model whose steps take milliseconds."""
 
-UNHURRIED = """
-import runpy, sys, time, rankdeck
-log = rankdeck.log
-def log_and_wait(**values):
-    log(**values)
-    time.sleep(0.1)
-rankdeck.log = log_and_wait
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+UNHURRIED = entries("quickstart", "unhurried")
 """Runs a recipe whose steps wait instead of computing."""
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch.distributed as dist
 
 from tests.c10d.mpirun import need_mpi, run_job
-from tests.support import PATIENCE, ROOT, complete_lines
+from tests.support import PATIENCE, ROOT, complete_lines, entries
 from tests.ucc.ranks import run_ranks
 from tests.ucc.system import need_ucc
 from tests.warm_ranks import Forked, template
@@ -35,42 +35,9 @@ Backend = Literal["gloo", "mpi", "ucc"]
 
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-KILLED_AT = """
-import os, runpy, signal, sys, rankdeck
-fatal, _, number = sys.argv[1].partition(":")
-sys.argv, log = sys.argv[2:], rankdeck.log
-def log_or_die(**values):
-    log(**values)
-    if "loss" in values and values["step"] == int(fatal):
-        os.kill(os.getpid(), int(number or signal.SIGKILL))
-rankdeck.log = log_or_die
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+KILLED_AT = entries("recipe_ranks", "killed_at")
 
-SERIES = """
-import json, os, runpy, sys, traceback
-rank = next(os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ)
-folder, runs = sys.argv[1], json.loads(sys.argv[2])
-for name, script, port, words in runs:
-    if "MASTER_PORT" in os.environ:
-        os.environ["MASTER_PORT"] = str(port)
-    os.environ["RANKDECK_CHECKPOINTS"] = f"{folder}/{name}.checkpoints"
-    log = os.open(f"{folder}/{name}.{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(log, stream.fileno())
-    os.close(log)
-    sys.argv, status = [script, *words], 0
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        status = end.code
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    with open(f"{folder}/{name}.{rank}.status", "w") as file:
-        file.write(str(status))
-"""
+SERIES = entries("recipe_ranks", "series")
 
 
 class Ran(NamedTuple):

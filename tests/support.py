@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -419,6 +420,28 @@ def toml_text(data: dict[str, Any]) -> str:
     import tomlkit
 
     return tomlkit.dumps(data)
+
+
+def entries(file: str, table: str) -> Any:
+    """A table of `tests/data/tables/FILE.toml`; `"None"` stands for None."""
+
+    def value(cell: Any) -> Any:
+        if isinstance(cell, list):
+            return [value(one) for one in cell]
+        if isinstance(cell, dict):
+            return {key: value(one) for key, one in cell.items()}
+        return None if cell == "None" else cell
+
+    path = ROOT / "tests" / "data" / "tables" / f"{file}.toml"
+    return value(tomllib.loads(path.read_text(encoding="utf-8"))[table])
+
+
+def rows(file: str, table: str) -> list[Any]:
+    """The rows of such a table, for `parametrize`: a row of several cells is a tuple; a key before it is its id."""
+    found = entries(file, table)
+    if isinstance(found, dict):
+        return [pytest.param(*(row if isinstance(row, list) else [row]), id=key) for key, row in found.items()]
+    return [tuple(row) if isinstance(row, list) else row for row in found]
 
 
 def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
 from engine.supervisor.nodes.bridge import PROGRAM, boot_command
 from engine.supervisor.nodes.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program, open_files
-from tests.support import PATIENCE, ROOT, is_alive, process_state, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, entries, is_alive, process_state, rows, wait_gone, wait_until
 
 # --- what it is made of
 
@@ -258,37 +258,11 @@ def test_the_group_of_a_rank_is_killed_when_its_leader_exits(node):
     wait_gone(child_of(node))
 
 
-ORDER = """
-import os, socket, sys, time
-from engine.linux import processes
-from engine.node.agent import loop, warden
-from engine.node.agent.state import Rank
-seen = []
-def note_kill(pid, number):
-    seen.append(("kill", processes.process_status(pid)[1]))
-    processes.kill_group(pid, number)
-def note_reap(pid):
-    seen.append(("reap", processes.process_status(pid)[1]))
-    return processes.reap(pid)
-for module in (loop, warden):
-    module.kill_group, module.reap = note_kill, note_reap
-pid = processes.start_process(["/bin/true"])
-while processes.process_status(pid)[1] != "Z": time.sleep(0.001)
-"""
+ORDER = entries("agent/agent", "order")
 """Writes down in which order the real functions are called, and whether the leader was still there."""
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        "one = loop.Agent(socket.socket(), os.getppid(), 'nobody')\n"
-        "rank = one.state.ranks[0] = Rank(0, [])\n"
-        "rank.pid = pid\n"
-        "one._reap()",
-        "os.chdir(sys.argv[1])\nwarden.note_exit(pid)",
-    ],
-    ids=["agent", "warden"],
-)
+@pytest.mark.parametrize("who", rows("agent/agent", "the_group_is_killed_before_its_leader_is_reaped"))
 def test_the_group_is_killed_before_its_leader_is_reaped(work, who):
     """Once the leader is reaped its number may be another process's, and a signal to the group hits the wrong one."""
     code = f"{ORDER}{who}\nprint(seen)"

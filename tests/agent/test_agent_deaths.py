@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, listens, open_files, sockets
-from tests.support import PATIENCE, ROOT, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, entries, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
 
 
 def end(*pids: int) -> None:
@@ -46,15 +46,6 @@ def test_what_ended_without_a_link_is_told_to_the_next_one(node):
     bridge.hang_up()
     (node.folder / "go").touch()
     wait_until(lambda: node.connect()[1]["ranks"][0]["status"] == 9)
-
-
-def test_a_bridge_that_is_killed_leaves_agent_and_ranks_alone(node):
-    bridge, first = node.connect()
-    (pid,) = node.spawn(bridge, FOR_EVER)
-    kill_hard(bridge.process.pid)
-    _, second = node.connect()
-    assert second["pid"] == first["pid"]
-    assert second["ranks"] == [{"attempt": 0, "rank": 0, "pid": pid, "status": None, "reason": "", "generation": 0}]
 
 
 def test_a_newcomer_learns_the_sizes_of_files_that_no_longer_grow(node):
@@ -123,17 +114,6 @@ def test_a_lease_does_not_run_while_somebody_is_connected(node):
 # --- an agent that is killed
 
 
-def test_the_ranks_of_a_killed_agent_live_and_its_successor_adopts_them(node):
-    bridge, first = node.connect()
-    pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
-    kill_hard(first["pid"])
-    _, second = node.connect()
-    assert second["pid"] != first["pid"]
-    assert second["warden"] == first["warden"]
-    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None) for pid in pids]
-    assert all(is_alive(pid) for pid in pids)
-
-
 def test_the_link_to_a_killed_agent_ends_at_once(node):
     """The supervisor is back as soon as it notices; until then nobody sees what happens to the ranks."""
     bridge, first = node.connect()
@@ -154,17 +134,6 @@ def test_a_bridge_that_comes_between_a_killed_agent_and_its_successor_is_answere
     second = again.expect("hello")
     assert second["pid"] != first["pid"]
     assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None)]
-
-
-def test_how_an_adopted_rank_ended_is_known(node):
-    bridge, first = node.connect()
-    wait = "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-    node.spawn(bridge, wait + "sys.exit(4)", wait + "os.kill(os.getpid(), 6)")
-    kill_hard(first["pid"])
-    again, _ = node.connect()
-    (node.folder / "go").touch()
-    assert again.expect("ended", rank=0)["status"] == 4
-    assert again.expect("ended", rank=1)["status"] == -6
 
 
 def test_how_ranks_ended_while_there_was_no_agent_is_known(node):
@@ -197,17 +166,6 @@ def test_the_group_of_an_adopted_rank_is_killed_when_its_leader_exits(node):
     again.send(type="signal", attempt=0, rank=0, signal=signal.SIGTERM)
     assert again.expect("ended")["status"] == -signal.SIGTERM
     wait_gone(child)
-
-
-def test_without_agent_and_warden_the_next_bridge_starts_both_and_adopts(node):
-    bridge, first = node.connect()
-    pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
-    end(first["warden"], first["pid"])
-    again, second = node.connect()
-    assert {second["pid"], second["warden"]}.isdisjoint({first["pid"], first["warden"]})
-    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None) for pid in pids]
-    again.send(type="stop", attempt=0, at_once=False)
-    wait_gone(*pids)
 
 
 def test_a_rank_that_ended_unseen_is_lost_and_no_status_is_made_up(node):
@@ -298,16 +256,9 @@ def in_family(code: str) -> list[str]:
 
 
 def test_what_a_recorded_rank_has_started_is_not_taken_for_an_unrecorded_rank():
-    words = in_family("""
-rank = Rank(0, [])
-ours = start("/bin/sh", "-c", "setsid sleep 600 & echo $!; wait", start_new_session=True)
-rank.pid, rank.start = ours.pid, start_time(ours.pid)
-state.ranks[0] = rank
-service = int(ours.stdout.readline())
-unknown = start("sleep", "600", start_new_session=True)
-state.end_unknown()
-print(service in children(), ours.pid in children(), unknown.pid in children())
-""")
+    words = in_family(
+        entries("agent/agent_deaths", "what_a_recorded_rank_has_started_is_not_taken_for_an_unrecorded_rank")
+    )
     assert words == ["True", "True", "False"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from engine.linux.files import NOT_REGULAR
 from engine.node.agent.files import first_words, is_same_file, open_log, open_watched, read_from
 from tests.agent.driver import FOR_EVER, Node
-from tests.support import PATIENCE, ROOT, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, entries, is_alive, kill_hard, wait_gone, wait_until
 
 
 def make_socket(path: Path) -> None:
@@ -123,16 +123,7 @@ def test_a_rank_does_not_start_with_output_into_anything_but_a_file(
     assert is_alive(hello["pid"])
 
 
-WATCH = """
-import faulthandler, os, sys
-sys.path.insert(0, sys.argv[1])
-from engine.node.forked import watch_for_stacks
-from rankdeck._stacks import watch
-os.environ["RANKDECK_STACKS"] = sys.argv[2]
-watch_for_stacks(sys.argv[2])
-watch()
-print("goes on")
-"""
+WATCH = entries("agent/agent_files", "watch")
 
 
 def test_a_rank_does_not_wait_for_what_is_in_place_of_its_stacks(tmp_path: Path, put: Callable[[Path], None]) -> None:

@@ -4,50 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import is_alive, wait_until
+from tests.support import entries, is_alive, wait_until
 
-ANSWERS = """
-import os, signal, time
-stem = "attempt_0/rank_0."
-os.mkfifo(stem + "asked")
-pipe = os.open(stem + "asked", os.O_RDWR | os.O_NONBLOCK)
-def is_asked():
-    try:
-        return bool(os.read(pipe, 64))
-    except BlockingIOError:
-        return False
-def write(kind, text):
-    with open(stem + kind, "a") as file:
-        file.write(text)
-def write_stacks(*_):
-    time.sleep(0.2)  # long enough to be asked too early
-    write("stacks", "asked too early" if is_asked() else "stacks")
-signal.signal(signal.SIGRTMIN + 9, write_stacks)
-print("up")
-while True:
-    if is_asked():
-        write("collectives", "told")
-    time.sleep(0.01)
-"""
-NO_FILES = """
-import os, signal, time
-for kind in "stacks", "collectives", "asked":
-    os.mkfifo(f"attempt_0/rank_0.{kind}")
-signal.signal(signal.SIGRTMIN + 9, lambda *_: None)
-print("up")
-while True:
-    time.sleep(0.01)
-"""
-FLOOD = """
-import os, signal, time
-def write(*_):
-    with open("attempt_0/rank_NUMBER.stacks", "wb") as file:
-        file.write(bytes(1 << 20))
-signal.signal(signal.SIGRTMIN + 9, write)
-print("up")
-while True:
-    time.sleep(0.2)
-"""
+ANSWERS = entries("agent/agent_stacks", "answers")
+NO_FILES = entries("agent/agent_stacks", "no_files")
+FLOOD = entries("agent/agent_stacks", "flood")
 SILENT = "import time\nprint('up')\nwhile True: time.sleep(1)"
 
 
@@ -100,23 +61,7 @@ def test_nothing_is_written_into_a_file_in_the_place_of_the_pipe(node):
     assert kept.read_text() == (node.folder / "attempt_0/rank_1.asked").read_text() == "kept"
 
 
-PARENT = """
-import os, signal, time
-def write(*_):
-    with open("attempt_0/rank_0.stacks", "a") as file:
-        file.write(f"{os.getpid()} ")
-signal.signal(signal.SIGRTMIN + 9, write)
-children = []
-for number in range(3):
-    if not (pid := os.fork()):
-        while True:
-            time.sleep(0.01)
-    children.append(pid)
-os.kill(children[2], signal.SIGSTOP)
-print(*children)
-while True:
-    time.sleep(0.01)
-"""
+PARENT = entries("agent/agent_stacks", "parent")
 
 
 def test_processes_below_a_rank_answer_one_after_the_other_and_a_stopped_one_is_not_asked(node):
@@ -134,28 +79,7 @@ def test_processes_below_a_rank_answer_one_after_the_other_and_a_stopped_one_is_
     wait_until(have_answered, what="both answer, on a busy machine after some questions")
 
 
-BECOMES_ANOTHER = """
-import os, signal, time
-def write(*_):
-    with open("attempt_0/rank_0.stacks", "a") as file:
-        file.write("rank")
-def is_asked(*_):
-    open("asked", "w").close()
-signal.signal(signal.SIGRTMIN + 9, write)
-children = []
-for number in range(2):
-    if not (pid := os.fork()):
-        if number == 0:
-            signal.signal(signal.SIGRTMIN + 9, is_asked)  # the next one is asked half a second later
-        while True:
-            if number == 1 and os.path.exists("asked"):
-                os.execlp("sleep", "sleep", "600")
-            time.sleep(0.001)
-    children.append(pid)
-print(*children)
-while True:
-    time.sleep(0.01)
-"""
+BECOMES_ANOTHER = entries("agent/agent_stacks", "becomes_another")
 
 
 def test_a_process_below_a_rank_that_has_become_another_program_is_not_ended_by_the_question(node):

@@ -11,18 +11,9 @@ from typing import Any
 import pytest
 
 from engine.node import preload
+from tests.support import entries
 
-JUDGE = """
-import json, os, sys
-sys.path[:0] = sys.argv[1:3]
-import preload
-environment = os.environ
-started = []
-imports = preload.import_all(sys.argv[3:], started.append)
-assert os.environ is environment and type(os.environ).__name__ == "_Environ"
-print(json.dumps({**imports._asdict(), "seconds": [name for name, _ in imports.seconds], "started": started}), flush=True)
-os._exit(0)
-"""
+JUDGE = entries("agent/preload", "judge")
 
 
 def judge(folder: Path, *names: str, **modules: str) -> dict[str, Any]:
@@ -36,61 +27,9 @@ def judge(folder: Path, *names: str, **modules: str) -> dict[str, Any]:
     return result
 
 
-KEPT = {
-    "reads another variable": "import os; os.environ.get('HOME'); os.getenv('OMP_NUM_THREADS'); 'GIVEN' in os.environ",
-    "ends its threads": "import threading; one = threading.Thread(target=int); one.start(); one.join()",
-    "waits for its process": "import subprocess; subprocess.run(['true'])",
-    "handlers that do nothing": "import atexit, os, threading\natexit.register(print)\nos.register_at_fork(before=int, after_in_child=int)",
-    "a handler of its own process": "import atexit, os\nown = os.getpid()\natexit.register(lambda: os.getpid() == own and os.remove('x'))",
-    "ends threads for a fork": """
-import os, threading
-stop = threading.Event()
-thread = threading.Thread(target=stop.wait, daemon=True)
-thread.start()
-os.register_at_fork(before=lambda: (stop.set(), thread.join()))
-""",
-    "an older import": "import logging, multiprocessing.util, concurrent.futures.process, tempfile, decimal",
-}
+KEPT = entries("agent/preload", "kept")
 
-REFUSED = {
-    "raises": ("1 / 0", "can't be imported: ZeroDivisionError: division by zero"),
-    "exits": ("import sys; sys.exit(3)", "can't be imported: SystemExit: 3"),
-    "needs another": ("import surely_not_there", "can't be imported: No module named 'surely_not_there'"),
-    "reads its rank": ("import os; os.environ.get('RANK')", "reads RANK from the environment, and each rank has its own"),
-    "asks for its rank": ("import os; 'LOCAL_RANK' in os.environ", "reads LOCAL_RANK from"),
-    "getenv": ("import os; os.getenv('WORLD_SIZE', '1')", "reads WORLD_SIZE from"),
-    "sets a rank": ("import os; os.environ.setdefault('MASTER_PORT', '1')", "reads MASTER_PORT from"),
-    "reads of MPI": ("import os; os.environ.get('OMPI_COMM_WORLD_RANK')", "reads OMPI_COMM_WORLD_RANK from"),
-    "copies all": ("import os; SAVED = dict(os.environ)", "copies the environment"),
-    "a thread": (
-        "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
-        "starts a thread",
-    ),
-    "a process": ("import subprocess; ONE = subprocess.Popen(['sleep', '0.2'])", "starts a process"),
-    "a fork handler": ("import os; os.register_at_fork(after_in_child=lambda: 1 / 0)", "has a fork handler that fails: Zero"),
-    "a fork handler before": ("import os; os.register_at_fork(before=lambda: 1 / 0)", "has a fork handler that fails: Zero"),
-    "ends forks": (
-        "import os; os.register_at_fork(after_in_child=lambda: os._exit(0))",
-        "ends the processes that are forked after it",
-    ),
-    "an exit handler": ("import atexit; atexit.register(lambda: 1 / 0)", "has an exit handler that fails: ZeroDivisionError"),
-    "removes a file": (
-        "import atexit, os; open('made', 'w').close(); atexit.register(os.remove, 'made')",
-        "has an exit handler that would act for each rank (os.remove)",
-    ),
-    "writes a file": (
-        "import atexit; atexit.register(lambda: open('made', 'w'))",
-        "has an exit handler that would act for each rank (open)",
-    ),
-    "hides that": (
-        "import atexit, os\ndef end():\n  try: os.kill(0, 0)\n  except Exception: pass\natexit.register(end)",
-        "has an exit handler that would act for each rank (os.kill)",
-    ),
-    "a temporary folder": (
-        "import tempfile; ONE = tempfile.TemporaryDirectory()",
-        "has an exit handler that would act for each rank",
-    ),
-}  # fmt: skip
+REFUSED = entries("agent/preload", "refused")
 
 
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)

@@ -6,22 +6,12 @@ import textwrap
 from pathlib import Path
 
 from tests.c10d.mpirun import need_mpi, run_job
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries
 from tests.ucc.ranks import run_ranks
 from tests.ucc.system import need_ucc
 from tests.warm_ranks import Done
 
-IMPORTS = """
-import os, signal, sys, threading, time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-import rankdeck.c10d.{backend}
-
-torch.set_num_threads(1)
-LONGEST = {longest:g}  # seconds, more than the job may take
-rank, world = (int(os.environ[name]) for name in {names})
-"""
+IMPORTS = entries("c10d/jobs", "imports")
 
 MEETS = {
     "mpi": """
@@ -43,33 +33,7 @@ start_beside_gloo = start
 }
 """How the ranks of each backend meet."""
 
-WORDS = """
-def error_of(function, *args, **kwargs):
-    try:
-        function(*args, **kwargs)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
-def say(text):
-    sys.stdout.write(f"[{rank}] {text}\\n")  # beside what an error says in further lines; in one piece, for a shared pipe
-    sys.stdout.flush()
-
-
-def meet(word, *ranks):
-    # Goes on when these ranks have come as far as this. (A barrier that ends on one may still be under way on another.)
-    def wait_for(kind):
-        open(os.path.join(sys.argv[1], f"{kind} {word} {rank}"), "w").close()
-        while not all(os.path.exists(os.path.join(sys.argv[1], f"{kind} {word} {one}")) for one in ranks):
-            time.sleep(0.01)
-
-    wait_for("at")
-    if rank == 0:  # it may have the store, and so is the last to go on
-        wait_for("past")
-    else:
-        open(os.path.join(sys.argv[1], f"past {word} {rank}"), "w").close()
-"""
+WORDS = entries("c10d/jobs", "words")
 
 NAMES = {"mpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "ucc": ("RANK", "WORLD_SIZE")}
 """Variables of rank and world size."""

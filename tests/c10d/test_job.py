@@ -9,6 +9,7 @@ import pytest
 
 from tests.c10d import scripts
 from tests.c10d.jobs import Job, check_all_well, said
+from tests.support import entries
 
 
 @pytest.fixture(params=["mpi", "ucc"])
@@ -119,15 +120,7 @@ def test_a_script_may_end_without_destroying_its_groups(job: Job) -> None:
 def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
     done = job(
         3,
-        """
-        start()
-        for _ in range(3):
-            dist.group.WORLD.monitored_barrier(timedelta(seconds=LONGEST))
-        if rank == 0:
-            say(error_of(dist.group.WORLD.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True))
-        meet("said", 0, 1, 2)
-        os._exit(0)
-        """,
+        entries("c10d/job", "monitored_barrier_names_who_is_missing"),
     )
     assert "ranks 1, 2 did not come within 1 s" in said(done, 0)[0]
 
@@ -135,15 +128,6 @@ def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
 def test_abort_frees_whoever_waits(job: Job) -> None:
     done = job(
         2,
-        """
-        start()
-        dist.barrier()
-        if rank == 0:
-            work = dist.all_reduce(torch.ones(4), async_op=True)
-            threading.Timer(0.5, dist.group.WORLD.abort).start()
-            say(error_of(work.wait))
-        meet("said", 0, 1)
-        os._exit(0)
-        """,
+        entries("c10d/job", "abort_frees_whoever_waits"),
     )
     assert "was aborted" in said(done, 0)[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.c10d.jobs import Job, check_all_well, said
+from tests.support import entries
 
 
 @pytest.fixture
@@ -22,29 +23,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: Job) -> None:
     done = job(
         3,
-        """
-        start()
-        alone = dist.new_group([2])
-        pair = dist.new_group([0, 2])
-        for group in (alone, pair):
-            if rank in dist.get_process_group_ranks(group):
-                tensor = torch.ones(2)
-                dist.all_reduce(tensor, group=group)
-                say(f"{dist.get_world_size(group)} {tensor[0].item()} {group.group_name}")
-        from rankdeck.c10d._mpi.group import ProcessGroup
-        def make(name):
-            group = ProcessGroup.create(name, [0, 1, 2], timedelta(seconds=LONGEST), rank)
-            tensor = torch.full((1,), float(len(name)))
-            group.allreduce([tensor]).wait()
-            assert tensor.item() == 3 * len(name), tensor
-            group.shutdown()
-        threads = [threading.Thread(target=make, args=("x" * size,)) for size in (1, 2, 3)]
-        for thread in threads if rank == 0 else threads[::-1]:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        dist.destroy_process_group()
-        """,
+        entries("c10d/mpi_job", "groups_have_members_only_and_may_be_made_by_threads_in_any_order"),
     )
     check_all_well(done)
     assert [line.split()[:2] for line in said(done, 0)] == [["2", "2.0"]]
@@ -81,16 +60,7 @@ def test_a_rank_that_torch_and_mpi_number_differently_is_refused(job: Job) -> No
 def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
     done = job(
         2,
-        """
-        for count in range(20):
-            start()
-            dist.new_group([0])
-            tensor = torch.ones(3)
-            dist.all_reduce(tensor)
-            assert tensor.tolist() == [2.0] * 3
-            dist.destroy_process_group()
-        say(threading.active_count())
-        """,
+        entries("c10d/mpi_job", "a_group_can_be_destroyed_and_made_again"),
     )
     check_all_well(done)
     assert said(done, 0) == ["2"], (
@@ -101,21 +71,7 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
 def test_a_data_loader_that_forks_leaves_mpi_alone(job: Job) -> None:
     done = job(
         2,
-        """
-        start()
-        from torch.utils.data import DataLoader, TensorDataset
-        loader = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2, multiprocessing_context="fork")
-        for epoch in range(2):
-            for (batch,) in loader:
-                dist.all_reduce(batch)
-        pid = os.fork()
-        if pid == 0:
-            say(error_of(dist.barrier))
-            sys.exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        dist.barrier()
-        dist.destroy_process_group()
-        """,
+        entries("c10d/mpi_job", "a_data_loader_that_forks_leaves_mpi_alone"),
     )
     check_all_well(done)
     assert "forked from a rank" in said(done, 0)[0]
@@ -124,17 +80,7 @@ def test_a_data_loader_that_forks_leaves_mpi_alone(job: Job) -> None:
 def test_tensors_of_a_gpu_go_through_the_memory_of_the_host(job: Job, real_gpus: int) -> None:
     done = job(
         2,
-        """
-        start()
-        tensor = torch.full((4, 2), rank + 1.0, device="cuda")
-        dist.all_reduce(tensor.t())
-        dist.all_reduce(tensor, async_op=True).wait()
-        gathered = torch.zeros(8, 2, device="cuda")
-        dist.all_gather_single(gathered, tensor)
-        dist.isend(gathered, 1 - rank), dist.recv(received := torch.zeros_like(gathered), 1 - rank)
-        say(f"{received.device.type} {received.unique().tolist()}")
-        dist.destroy_process_group()
-        """,
+        entries("c10d/mpi_job", "tensors_of_a_gpu_go_through_the_memory_of_the_host"),
     )
     check_all_well(done)
     assert said(done, 0) == said(done, 1) == ["cuda [6.0]"]

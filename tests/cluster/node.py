@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster.namespaces import SBIN, ip, pids_in, program, remove
 from tests.cluster.openssh import PORT, is_sshd, make_key, quoted, server_config
-from tests.support import PATIENCE, Process, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, Process, entries, kill_hard, wait_gone, wait_until
 
 INTERFACES = ("eth1", "net2", "ens3", "ib4")
 """What nodes call their interface, in turn: neighbours differ, as in clusters that grew."""
@@ -24,14 +24,7 @@ ENVIRONMENT = {"PATH": SBIN}
 # Holds a node's namespaces open: nsenter joins them by its pid.
 ANCHOR = 'set -e; hostname "$0"; mount --bind "$1" /etc/hosts; echo ready; exec sleep infinity'
 
-MUTE = """
-import socket
-server = socket.create_server(("", {port}), family=socket.AF_INET6, dualstack_ipv6=True)
-held = []
-print("ready", flush=True)
-while True:
-    held.append(server.accept())
-"""
+MUTE = entries("cluster/node", "mute")
 """Accepts every connection and never says a word."""
 
 NOISE = """#!/bin/sh
@@ -41,14 +34,7 @@ exec "$SHELL" -c "${{SSH_ORIGINAL_COMMAND:-exec $SHELL}}"
 """
 """What a talkative login script does to whoever wants a clean stream."""
 
-NFTABLES = """
-table inet rankdeck {{
-    chain input {{
-        type filter hook input priority 0;
-        iifname "{interface}" tcp dport {{ {ports} }} drop
-    }}
-}}
-"""
+NFTABLES = entries("cluster/node", "nftables")
 
 
 class Node:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,33 +14,16 @@ import pytest
 from tests.cluster import namespaces
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.openssh import PORT
-from tests.support import PATIENCE, ROOT, Process, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, Process, entries, kill_hard, wait_gone, wait_until
 
 BRIEFLY = ("-o", "ConnectTimeout=1")
 
 GREET = "import socket, sys; print(socket.create_connection((sys.argv[1], sys.argv[2]), float(sys.argv[3])).makefile().readline())"
 """What an sshd says first, fetched by a node."""
 
-LEAVES_A_PROCESS = """
-import subprocess
+LEAVES_A_PROCESS = entries("cluster/cluster", "leaves_a_process")
 
-def test_that_leaves_a_process(cluster):
-    subprocess.run(cluster.node(2).inside("sh", "-c", "sleep 600 >/dev/null 2>&1 &"), env={}, check=True)
-
-def test_that_comes_next(cluster):
-    assert not cluster.node(2).processes()
-"""
-
-IS_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.cluster import namespaces
-from tests.cluster.nodes import Cluster
-
-with Cluster(Path(sys.argv[1])) as cluster:
-    print(cluster.bridge, cluster.node(2).link in namespaces.names(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+IS_KILLED = entries("cluster/cluster", "is_killed")
 
 
 @pytest.fixture
@@ -66,38 +48,11 @@ def greeting(node: Node, address: str, seconds: float = 60) -> str:
     return (done.stdout + done.stderr).strip()
 
 
-def test_every_node_has_its_own_name_and_interface(cluster):
-    for node in cluster.nodes:
-        done = cluster.ssh(node.name, "hostname; ls /sys/class/net; readlink /proc/$$/ns/net")
-        *names, namespace = done.stdout.split()
-        assert sorted(names) == sorted([node.name, node.interface, "lo"]), done.stderr
-        assert namespace != os.readlink("/proc/self/ns/net")
-    assert len({node.interface for node in cluster.nodes}) == 4
-
-
 def test_a_session_gets_nothing_of_our_environment(cluster, monkeypatch):
     monkeypatch.setenv("RANKDECK_MARK", "mark")
     done = cluster.ssh("node1", "env")
     assert "RANKDECK" not in done.stdout
     assert "XDG_RUNTIME_DIR" not in done.stdout
-
-
-def test_nodes_reach_each_other_by_ipv4_ipv6_and_name(cluster):
-    for address in (cluster.node(2).address, cluster.node(2).address6, "node2"):
-        assert greeting(cluster.node(1), address).startswith("SSH-2.0")
-
-
-def test_ipv6_is_a_way_in_too(cluster):
-    done = cluster.ssh("node3", "hostname", "-o", f"HostName={cluster.node(3).address6}")
-    assert done.stdout == "node3\n", done.stderr
-
-
-def test_nodes_reach_the_login_node(cluster):
-    for family, address in ((socket.AF_INET, cluster.address), (socket.AF_INET6, cluster.address6)):
-        with socket.create_server((address, 0), family=family) as server:
-            code = f"import socket; socket.create_connection(({address!r}, {server.getsockname()[1]}), timeout=60)"
-            done = cluster.node(1).run([sys.executable, "-c", code])
-            assert done.returncode == 0, done.stderr
 
 
 def test_a_node_that_is_cut_off_is_silent_until_it_is_mended(cluster):
@@ -112,15 +67,6 @@ def test_a_node_that_is_cut_off_is_silent_until_it_is_mended(cluster):
     assert cluster.ssh("node1", "hostname").stdout == "node1\n"
 
 
-def test_a_connection_outlives_a_cable_that_was_out(cluster):
-    argv = ["ssh", *cluster.ssh_options, "node1", "read line; echo $line"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ssh:
-        wait_until(lambda: any("read line" in one.command for one in cluster.node(1).processes()))
-        cluster.node(1).cut()
-        cluster.node(1).mend()
-        assert ssh.communicate("still here\n", timeout=PATIENCE)[0] == "still here\n"
-
-
 def test_a_blocked_port_is_silent_and_others_are_not(cluster):
     cluster.node(1).block(PORT, PORT + 1)
     assert "timed out" in greeting(cluster.node(2), cluster.node(1).address, seconds=1)
@@ -129,13 +75,6 @@ def test_a_blocked_port_is_silent_and_others_are_not(cluster):
     cluster.node(1).mend()
     cluster.node(1).block(PORT + 1)
     assert greeting(cluster.node(2), cluster.node(1).address).startswith("SSH-2.0")
-
-
-def test_a_changed_host_key_is_refused(cluster):
-    cluster.node(2).new_host_key()
-    done = cluster.ssh("node2", "hostname")
-    assert done.returncode == 255
-    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr
 
 
 def test_noise_comes_before_whatever_a_command_says(cluster):
@@ -177,14 +116,6 @@ def test_killed_sessions_end_ssh_and_spare_its_command(cluster, session):
     wait_until(lambda: cluster.node(1).processes() == [Process(pid, "sleep 600")], what="the command goes on")
 
 
-def test_a_session_is_no_process_of_the_node(cluster, session):
-    first_number(session)
-    node = cluster.node(1)
-    assert {node.sshd, *node.sessions()} < set(node.pids())
-    assert len(node.processes()) == 1
-    assert not cluster.node(2).processes()
-
-
 def test_a_hidden_folder_is_empty_there_and_what_is_written_stays_there(cluster, work):
     (work / "ours").touch()
     cluster.node(1).hide(work)
@@ -193,16 +124,6 @@ def test_a_hidden_folder_is_empty_there_and_what_is_written_stays_there(cluster,
     assert cluster.node(1).run(["ls", work]).stdout == "theirs\n"
     assert cluster.ssh("node2", f"ls '{work}'").stdout == "ours\n"
     assert os.listdir(work) == ["ours"]
-
-
-def test_the_home_of_a_node_is_empty(cluster):
-    done = cluster.ssh("node1", "cd && ls -A")
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-def test_sshd_takes_further_lines_of_config(cluster):
-    cluster.node(1).configure("SetEnv GREETING=hello")
-    assert cluster.ssh("node1", "echo $GREETING").stdout == "hello\n"
 
 
 def test_whatever_was_done_to_a_node_can_be_healed(cluster, work):

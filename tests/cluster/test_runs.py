@@ -17,39 +17,15 @@ from engine.node.agent.ranks.mpirun import ABORT_GRACE
 from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
 from tests.quickstart import SMALL
-from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import WHEEL, Deck, entries, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
 
-TRAIN = """
-import os, socket, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-def reduced(value=rank + 1):
-    tensor = torch.ones(1000) * value
-    dist.all_reduce(tensor)
-    return tensor[0].item()
-print("up", rank, socket.gethostname(), os.environ["LOCAL_RANK"], reduced(), flush=True)
-while not reduced(os.path.exists("finish")):
-    time.sleep(0.05)
-dist.barrier()
-dist.destroy_process_group()
-print("done", rank, flush=True)
-"""
+TRAIN = entries("cluster/runs", "train")
 
-COUNT = """
-import os, signal, time
-number, wanted = 0, True
-while wanted or number % 1000:
-    for _ in range(50):
-        print("line", number, flush=True)
-        number += 1
-    wanted = not os.path.exists("finish")
-    time.sleep(0.05)
-print("last", number, flush=True)
-"""
+COUNT = entries("cluster/runs", "count")
 """A thousand numbered lines in a second."""
 
 
@@ -153,16 +129,7 @@ def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, 
         assert rankdeck.log(run, rank).decode().split() == words
 
 
-ASK_STORE = """
-import os, socket
-def answer(address):
-    try:
-        socket.create_connection((address, int(os.environ["MASTER_PORT"])), 60).close()
-    except OSError as error:
-        return type(error).__name__
-    return "connected"
-print(answer(os.environ["MASTER_ADDR"]), answer("127.0.0.1"), flush=True)
-"""
+ASK_STORE = entries("cluster/runs", "ask_store")
 
 
 def test_the_store_listens_only_where_the_other_nodes_reach_it(rankdeck: Deck, launch) -> None:
@@ -171,18 +138,7 @@ def test_the_store_listens_only_where_the_other_nodes_reach_it(rankdeck: Deck, l
     assert [rankdeck.log(run, rank) for rank in (0, 1)] == [b"connected ConnectionRefusedError\n"] * 2
 
 
-COUNT_ELSEWHERE = """
-import os, time, rankdeck
-number = 0
-while not os.path.exists("finish"):
-    number += 1
-    print("line", number, "x" * 200, flush=True)
-    with open("count.new", "w") as file:
-        file.write(str(number))
-    os.replace("count.new", "count")
-    time.sleep(0.01)
-print("last", number, flush=True)
-"""
+COUNT_ELSEWHERE = entries("cluster/runs", "count_elsewhere")
 
 
 def test_the_full_disk_of_a_node_costs_output_and_no_rank(
@@ -450,29 +406,20 @@ def test_a_run_that_is_stopped_while_it_connects_ends(
 # --- processes -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_is_killed_is_replaced_and_its_ranks_go_on(
-    rankdeck: Deck, launch, work: Path, cluster: Cluster
+@pytest.mark.parametrize("victim", ["agent", "supervisor"])
+def test_a_killed_agent_or_supervisor_is_replaced_and_ranks_of_other_machines_go_on(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster, victim: str
 ) -> None:
     run = launch(COUNT, ready="line 500")
     before = rankdeck.status(run)["ranks"]
-    connected = [
-        event for event in rankdeck.journal(run) if event["event"] == "NodeConnected" and event["node"] == "node2"
-    ]
-    kill_hard(connected[0]["agent_pid"])
-    wait_until(lambda: sum(event["event"] == "NodeConnected" for event in rankdeck.journal(run)) > 2)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
-    lines = numbers(rankdeck, run, 1)
-    assert lines == list(range(len(lines)))
-    assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
+    def connected() -> list[int]:
+        events = [event for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
+        return [event["agent_pid"] for event in events if event["node"] == "node2"]
 
-def test_a_supervisor_that_is_killed_is_replaced_while_nodes_are_remote(
-    rankdeck: Deck, launch, work: Path, cluster: Cluster
-) -> None:
-    run = launch(COUNT, ready="line 500")
-    before = rankdeck.status(run)["ranks"]
-    kill_hard(rankdeck.supervisor(run))
+    times = len(connected())
+    kill_hard(rankdeck.supervisor(run) if victim == "supervisor" else connected()[0])
+    wait_until(lambda: len(connected()) > times, what="the node is connected again")
     rankdeck.wait_status(run, lambda status: all(node["link"] == "up" for node in status["nodes"]))
     (work / "finish").touch()
     assert rankdeck("wait", run).returncode == 0

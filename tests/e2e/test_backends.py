@@ -11,16 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import NEEDS_NO_GPU, Deck, use_mpi
+from tests.support import NEEDS_NO_GPU, Deck, entries, rows, use_mpi
 
-MEET = """
-import torch, torch.distributed as dist, rankdeck
-rankdeck.init_process_group()
-tensor = torch.ones(1)
-dist.all_reduce(tensor)
-print("met", dist.get_backend(), int(tensor.item()), flush=True)
-dist.destroy_process_group()
-"""
+MEET = entries("e2e/backends", "meet")
 
 NO_GPU = "localhost has no NVIDIA GPU"
 
@@ -130,15 +123,7 @@ def test_a_python_without_mpi4py_is_found_before_the_launch(
 
 
 @pytest.mark.parametrize(
-    ("backend", "reason"),
-    [
-        ({"name": "nccl,gloo"}, "names several backends, but not the device of each"),
-        ({"name": "glo"}, "did you mean gloo?"),
-        ({"name": "cpu:gloo,cuda:ncl"}, "did you mean nccl?"),
-        ({"name": "gloo", "fallback": ["gloo"]}, "would be tried twice"),
-        ({"name": "nccl", "fallback": ["auto"]}, "auto can't be a fallback"),
-        ({"name": "auto", "fallback": ["gloo"]}, "can't be combined with auto"),
-    ],
+    ("backend", "reason"), rows("e2e/backends", "a_backend_that_makes_no_sense_is_an_error_with_its_line")
 )
 def test_a_backend_that_makes_no_sense_is_an_error_with_its_line(rankdeck: Deck, write, backend, reason):
     done = rankdeck("plan", write(**backend))

@@ -15,7 +15,7 @@ import pytest
 
 from tests import recipe_ranks
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, use_mpi, wait_until
+from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, entries, rows, use_mpi, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
@@ -76,16 +76,7 @@ def test_one_rank_without_any_launcher_measures_what_it_can(home, work):
     assert "sendrecv: not measured: 2 ranks are needed" in done.stdout
 
 
-WRONG = """
-import runpy, sys, torch.distributed as dist
-sys.argv, right = sys.argv[1:], dist.all_reduce
-def wrong(tensor, *args, **kwargs):
-    right(tensor, *args, **kwargs)
-    if tensor.numel() == 1024 and dist.get_rank() == 1:
-        tensor[-1] += 1
-dist.all_reduce = wrong
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+WRONG = entries("e2e/bench", "wrong")
 
 
 def test_a_wrong_result_is_an_error_with_collective_size_and_rank(home, work, write_script):
@@ -186,19 +177,7 @@ def test_ctrl_c_stops_the_run_and_shows_what_there_is(rankdeck):
     assert rankdeck.processes() == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--backends", "foo"], "unknown backend 'foo'"),
-        (["--sizes", "4X"], "--sizes: '4X' is not understood: bytes, such as 4:400M"),
-        (["--collectives", "reduce"], "--collectives: 'reduce' is not understood: all, or some of"),
-        (["--nodes", "a", "--profile", "smoke"], "--profile and --nodes exclude each other"),
-        (["--compare"], "--compare needs a run"),
-        (["some-run"], "unexpected argument 'some-run'"),
-        (["--compare", "none"], "there is no run 'none'"),
-        (["--seconds", "0"], "0.0 is not in the range x>0"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), rows("e2e/bench", "a_wrong_word_starts_nothing"))
 def test_a_wrong_word_starts_nothing(rankdeck, words, said):
     done = rankdeck("bench", *words)
     assert done.returncode == 2

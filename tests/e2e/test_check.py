@@ -28,7 +28,7 @@ from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh
-from tests.support import PATIENCE, Deck, checked, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, checked, processes_with, rows, wait_gone, wait_until
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
@@ -84,14 +84,7 @@ def test_a_python_that_is_not_there_fails_its_check(rankdeck: Deck, write_profil
     assert found["localhost", "torch"]["state"] == "skip"
 
 
-@pytest.mark.parametrize(
-    ("torch", "text"),
-    [
-        ("raise ImportError('libcudart.so.12: cannot open')", "it can't be imported: ImportError: libcudart.so.12: cannot open"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "it can't be imported: it ended with SIGSEGV"),
-        ("print('noise')\nimport os\nos._exit(7)", "it can't be imported: it ended with status 7"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("torch", "text"), rows("e2e/check", "a_torch_beside_the_script_is_the_one_that_ranks_get"))
 def test_a_torch_beside_the_script_is_the_one_that_ranks_get(
     rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, torch: str, text: str
 ):
@@ -366,22 +359,15 @@ def test_every_node_that_can_not_be_asked_is_named_with_what_helps(on: Any, fake
 # --- GPUs, as nvidia-smi tells of them -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "status", "found"),
-    [
-        ("NVIDIA H100, 81559, 81004\nNVIDIA H100, 81559, 12\n", 0, [("NVIDIA H100", 81559, 81004), ("NVIDIA H100", 81559, 12)]),
-        ("Tesla, V100, 16160, 16000\n[N/A], [N/A], [N/A]\n", 0, [("Tesla, V100", 16160, 16000)]),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9, []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "status", "found"), rows("e2e/check", "devices_are_read_from_nvidia_smi"))
 def test_devices_are_read_from_nvidia_smi(
-    work: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, found: list[tuple[str, int, int]]
+    work: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, found: list[list[str | int]]
 ):
     smi = work / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\nexit {status}\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{work}:{os.environ['PATH']}")
     monkeypatch.setattr(torch_import, "count_gpus", lambda: 2)
-    assert [(one["name"], one["total"] >> 20, one["free"] >> 20) for one in torch_import.devices()] == found
+    assert [[one["name"], one["total"] >> 20, one["free"] >> 20] for one in torch_import.devices()] == found
     monkeypatch.setattr(torch_import, "count_gpus", lambda: 0)
     assert torch_import.devices() == []

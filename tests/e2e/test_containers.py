@@ -10,29 +10,12 @@ import sys
 import pytest
 
 from tests import elastic_runs
-from tests.support import checked, kill_hard, wait_until
+from tests.support import checked, entries, kill_hard, wait_until
 
-CONTAINER = """#!/bin/sh
-# Runs a command, as a child, with the programs of an image: a stand-in for a container.
-export IMAGE="$1" PATH="$1:$PATH"
-shift
-"$@"
-exit $?
-"""
+CONTAINER = entries("e2e/containers", "container")
 
 
-APPTAINER = """#!/bin/sh
-# Runs a command in a mount and a UTS namespace, where the folder of the image is /mnt/image.
-test "$1 $2" = "exec --nv" || exit 255
-image="$3"
-shift 3
-exec unshare --mount --uts sh -c '
-mount -t tmpfs none /mnt && mkdir /mnt/image && mount --bind "$1" /mnt/image && hostname inside || exit 255
-export IMAGE="$1" PATH=/mnt/image:/usr/bin:/bin
-shift
-exec "$@"
-' sh "$image" "$@"
-"""
+APPTAINER = entries("e2e/containers", "apptainer")
 
 
 @pytest.fixture(params=["environment", "namespaces"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, processes_with, wait_until
+from tests.support import PATIENCE, entries, processes_with, rows, wait_until
 
 DUMP = """
 import json, os, sys
@@ -21,14 +21,7 @@ with open(os.path.join(os.environ["DUMP_TO"], os.environ["RANK"] + ".json"), "w"
 
 TORCHRUN_NAMES = ("TORCH", "LOCAL_", "GROUP_", "ROLE_", "WORLD_SIZE", "MASTER_", "OMP_", "NCCL_", "GLOO_")
 
-ALL_REDUCE = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-value = torch.tensor([dist.get_rank() + 1.0])
-dist.all_reduce(value)
-print("sum", value.item(), "of", dist.get_world_size())
-dist.destroy_process_group()
-"""
+ALL_REDUCE = entries("e2e/contract", "all_reduce")
 
 AWKWARD = ["", " ", "two words", "'", '"', "back\\slash", "line\nfeed", "\ttab", "é漢🦉", "$(touch pwned)", "`id`", "*", "-", "--",
            "--steps=3", ";", "a=b", "%s", "{x}", "~", "\x1b[31m", "x" * 5000]  # fmt: skip
@@ -251,14 +244,7 @@ def test_set_words_reach_the_rank(rankdeck, write_script, write_profile, dump_fo
 
 
 @pytest.mark.parametrize(
-    ("ranks", "outside", "profile_env", "wanted"),
-    [
-        (2, {}, {}, "1"),
-        (1, {}, {}, None),
-        (2, {"OMP_NUM_THREADS": "3"}, {}, "3"),
-        (2, {"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "5"}, "5"),
-    ],
-    ids=["default of several ranks", "one rank", "set outside", "set in the profile"],
+    ("ranks", "outside", "profile_env", "wanted"), rows("e2e/contract", "threads_are_limited_as_torchrun_does")
 )
 def test_threads_are_limited_as_torchrun_does(
     rankdeck, write_script, write_profile, dump_folder, ranks, outside, profile_env, wanted

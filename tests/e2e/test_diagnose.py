@@ -6,46 +6,16 @@ import json
 import subprocess
 import sys
 
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries
 
-TRAIN = """
-import os, time, torch, torch.distributed as dist
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
-for step in range(3):
-    dist.all_reduce(torch.ones(4))
-    if rank == 1 and step == 1:
-        raise ValueError("bad batch")
-"""
+TRAIN = entries("e2e/diagnose", "train")
 FAILS = (
     "import os, sys, time\nif os.environ['RANK'] == '1': raise OSError(24, 'Too many open files')\n"
     "while True: time.sleep(0.1)"
 )
 
 
-WATCHDOG = """
-import json, os, sys, time, torch, torch.distributed as dist
-import torch._C._distributed_c10d as c10d
-dist.init_process_group("gloo")
-rank, folder = dist.get_rank(), os.path.dirname(os.environ["RANKDECK_STACKS"])
-dist.all_reduce(torch.ones(4))
-def record():
-    with open(os.path.join(folder, f"nccl_trace_rank_{rank}.part"), "wb") as file:
-        file.write(c10d._dump_fr_trace())
-    os.rename(file.name, file.name[:-5])
-while not json.loads(c10d._dump_fr_trace_json())["entries"][0]["retired"]:
-    time.sleep(0.01)
-if rank != 1:
-    work = dist.all_reduce(torch.ones(7), async_op=True)
-record()
-while len([name for name in os.listdir(folder) if "trace" in name and name[-1] in "012"]) < 3:
-    time.sleep(0.01)
-if rank != 1:
-    sys.stderr.write("[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, "
-                     "Timeout(ms)=60000) ran for 60001 milliseconds before timing out.\\n")
-    os.abort()
-time.sleep(600)
-"""
+WATCHDOG = entries("e2e/diagnose", "watchdog")
 
 
 def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_script, write_profile):

@@ -7,16 +7,9 @@ import signal
 from collections import Counter
 from typing import Any
 
-from tests.support import PATIENCE, wait_until
+from tests.support import PATIENCE, entries, wait_until
 
-COUNT = """
-import os, time
-rank = os.environ["RANK"]
-for step in range(60):
-    print(f"step {step} loss {step}.5", flush=True)
-    while step == 29 and not os.path.exists("go"):
-        time.sleep(0.02)
-"""
+COUNT = entries("e2e/export", "count")
 
 
 def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_script, write_profile, work):

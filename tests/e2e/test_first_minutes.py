@@ -14,16 +14,9 @@ import pytest
 
 from tests.conftest import WriteScript
 from tests.pty_command import ended, in_terminal
-from tests.support import COMMAND, PATIENCE, wait_until
+from tests.support import COMMAND, PATIENCE, entries, wait_until
 
-RAISES = """
-import os, signal, time
-open(f"up-{os.environ['RANK']}", "w").close()
-if os.environ["RANK"] == "1":
-    while not os.path.exists("up-0"): time.sleep(0.01)
-    raise ValueError("a bad rate")
-while not os.path.exists("finish"): time.sleep(0.01)
-"""
+RAISES = entries("e2e/first_minutes", "raises")
 PLACE = 6
 """The line that raises."""
 LADDER = "launch.stop_ladder=[['SIGTERM', 5], ['SIGKILL', 5]]"

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support import wait_until
+from tests.support import entries, wait_until
 
-STEPS = """
-import os, time, rankdeck
-rank, step = int(os.environ["RANK"]), 0
-def load():
-    while not os.path.exists("go"): time.sleep(0.05)
-while True:
-    step += 1
-    if rank == 1 and step == 100: load()
-    rankdeck.log(step=step, loss=float("nan") if rank == 0 and os.path.exists("odd") else 1.0)
-    time.sleep(0.05)
-"""
+STEPS = entries("e2e/health", "steps")
 
 
 def test_a_rank_that_hangs_is_found_without_asking_and_a_loss_that_is_not_finite_ends_its_rank(

@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Deck
+from tests.support import Deck, entries
 
-MEET = """
-import os, time, torch, torch.distributed as dist
-while os.environ["RANK"] == "2" and not os.path.exists("go"):
-    time.sleep(0.02)
-dist.init_process_group("gloo")
-print(dist.get_world_size(), flush=True)
-while not os.path.exists("finish"):
-    time.sleep(0.02)
-dist.destroy_process_group()
-"""
+MEET = entries("e2e/joining", "meet")
 
 
 @pytest.mark.parametrize("warm", [True, False])

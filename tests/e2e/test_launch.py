@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from tests.pty_command import ended, pty
-from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, wait_gone, wait_until
+from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, rows, wait_gone, wait_until
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -200,24 +200,8 @@ def test_exit_status_is_2_for_a_word_that_is_wrong(rankdeck, words):
     assert done.stdout == ""
 
 
-def test_exit_status_is_2_for_a_profile_error_with_file_line_key_and_nearest_key(rankdeck, work):
-    (work / "bad.toml").write_text(
-        'schema = 1\nname = "bad"\n\n[layout]\nranks_per_nod = 4\n[recipe]\nname = "linear"\n'
-    )
-    done = rankdeck("launch", "./bad.toml")
-    assert done.returncode == 2
-    assert "bad.toml:5: layout.ranks_per_nod" in done.stderr
-    assert "did you mean layout.ranks_per_node?" in done.stderr
-
-
 @pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"launch": {"workdir": "no-such-folder"}}, "no-such-folder"),
-        ({"launch": {"python": "/no/such/python"}}, "/no/such/python"),
-        ({"launch": {"python": "python-of-nobody"}}, "python-of-nobody"),
-    ],
-    ids=["workdir", "python path", "python name"],
+    ("sections", "said"), rows("e2e/launch", "exit_status_is_3_when_a_check_fails_and_nothing_was_started")
 )
 def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
     rankdeck, write_script, write_profile, sections, said
@@ -233,12 +217,6 @@ def test_exit_status_is_3_for_a_script_that_does_not_exist(rankdeck, write_profi
     done = rankdeck("launch", write_profile("no_such_script.py"))
     assert done.returncode == 3
     assert "no_such_script.py" in done.stderr
-
-
-def test_exit_status_is_2_for_a_backend_that_does_not_exist(rankdeck, write_script, write_profile):
-    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), backend={"name": "glooo"}))
-    assert done.returncode == 2
-    assert "gloo" in done.stderr
 
 
 def test_wait_gives_up_with_124(rankdeck, write_script, write_profile):
@@ -266,13 +244,7 @@ def test_the_exit_status_of_a_stopped_run_is_not_0(rankdeck, write_script, write
     assert json.loads(done.stdout)["state"] == "stopped"
 
 
-SLOW_TO_END = """
-import pathlib, signal, time
-signal.signal(signal.SIGINT, lambda *_: pathlib.Path("asked").touch())
-print("up", flush=True)
-while not pathlib.Path("finish").exists():
-    time.sleep(0.01)
-"""
+SLOW_TO_END = entries("e2e/launch", "slow_to_end")
 
 
 def test_stop_returns_when_the_run_has_ended_or_at_once_if_asked(rankdeck, write_script, write_profile, work):
@@ -342,13 +314,7 @@ def test_the_store_of_a_run_on_one_machine_listens_on_the_loopback_address_only(
         socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
 
 
-NO_LOCKS = """
-import errno, fcntl, os, runpy
-runpy.run_path({light!r})
-def refuse(descriptor, operation):
-    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-fcntl.flock = refuse
-"""
+NO_LOCKS = entries("e2e/launch", "no_locks")
 """A sitecustomize for a file system without flock."""
 
 
@@ -377,19 +343,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
     assert rankdeck.status(run)["state"] == "stopped"
 
 
-DIES = """
-import os, runpy, sys, threading
-runpy.run_path({light!r})
-if "supervise" in sys.orig_argv:
-    sys.path.insert(0, {product!r})
-    from engine.supervisor import main
-    sys.path.remove({product!r})
-    usual = main._close_starter
-    def dies_soon():
-        usual()
-        threading.Timer(0.5, os._exit, [3]).start()
-    main._close_starter = dies_soon
-"""
+DIES = entries("e2e/launch", "dies")
 """A sitecustomize with which each supervisor dies soon after it has started."""
 
 

@@ -6,34 +6,9 @@ import hashlib
 
 import pytest
 
-from tests.support import PATIENCE, wait_until
+from tests.support import PATIENCE, entries, wait_until
 
-HUGE = r"""
-import hashlib, os, random
-rank = int(os.environ["RANK"])
-random.seed(rank)
-def pieces():
-    for n in range(500_000):
-        if n % 5000 == 17: yield b"%d progress \r" % n
-        elif n % 5000 == 18: yield b"%d \xff\xfe\x80 invalid utf-8 \xc3\n" % n
-        elif n % 5000 == 19: yield b"%d without a line feed " % n
-        elif n == 250_000: yield b"%d " % n + b"x" * (1 << 20) + b"\n"
-        else: yield b"%d a line of a training run, loss %.4f\n" % (n, n / 7)
-    if rank == 0: yield b"the last line has no line feed"
-digest, buffer = hashlib.sha256(), b""
-def flush(data):
-    digest.update(data)
-    while data:
-        data = data[os.write(1, data[:random.randrange(1, 1 << 18)]):]
-for piece in pieces():
-    buffer += piece
-    if len(buffer) > 100_000:
-        flush(buffer)
-        buffer = b""
-flush(buffer)
-with open(f"sha-{rank}", "w") as file:
-    file.write(digest.hexdigest())
-"""
+HUGE = entries("e2e/logs", "huge")
 
 
 def sha(data: bytes) -> str:
@@ -146,15 +121,7 @@ def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, w
     assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"49 of 50\n")
 
 
-INTERLEAVED = r"""
-import os, time
-order = os.path.join(os.path.dirname(os.environ["RANKDECK_METRICS"]), "order")
-for n in range(6):
-    seen = os.path.getsize(order) if os.path.exists(order) else 0
-    os.write(2 if n % 2 else 1, f"{n} {'WARNING: odd' if n == 3 else 'step'}\n".encode())  # in one piece
-    while not os.path.exists(order) or os.path.getsize(order) == seen:
-        time.sleep(0.01)
-"""
+INTERLEAVED = entries("e2e/logs", "interleaved")
 
 
 def test_both_streams_come_in_the_order_in_which_they_were_written(rankdeck, write_script, write_profile):

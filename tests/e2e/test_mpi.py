@@ -11,35 +11,9 @@ from typing import Any
 import pytest
 
 from tests.quickstart import SMALL
-from tests.support import WHEEL, Deck, Process, is_alive, kill_hard, use_mpi, wait_until
+from tests.support import WHEEL, Deck, Process, entries, is_alive, kill_hard, use_mpi, wait_until
 
-TRAIN = """
-import os, signal, sys, time, torch, torch.distributed as dist
-dist.init_process_group("mpi")
-rank, what = dist.get_rank(), sys.argv[1].split(",")  # one thing to do for each attempt
-what = what[int(os.environ["TORCHELASTIC_RESTART_COUNT"]) % len(what)]
-def reduced(value=rank + 1):
-    tensor = torch.ones(1000) * value
-    dist.all_reduce(tensor)
-    return tensor[0].item()
-print("up", rank, dist.get_world_size(), dist.get_backend(), reduced(), flush=True)
-reduced()  # mpirun may end a rank before it has printed that, when another one fails
-if what == "train":
-    while not reduced(os.path.exists("finish")):  # ranks leave together
-        time.sleep(0.05)
-elif rank == 1:
-    if what == "raise":
-        raise ValueError("shapes do not fit")
-    if what == "exit":
-        os._exit(3)
-    if what == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if what == "hang":
-        time.sleep(600)
-reduced()
-print("done", rank, flush=True)
-dist.destroy_process_group()
-"""
+TRAIN = entries("e2e/mpi", "train")
 
 
 @pytest.fixture(params=["openmpi", "mpich", "wheel"])

@@ -7,28 +7,11 @@ import re
 
 import pytest
 
-from tests.support import DEADLINE, NEEDS_GPU, SLOWEST, Deck
+from tests.support import DEADLINE, NEEDS_GPU, SLOWEST, Deck, entries
 
-MEET = """
-import torch, torch.distributed as dist, rankdeck
-rankdeck.init_process_group()
-tensor = torch.full((4,), float(dist.get_rank()), device=rankdeck.device())
-dist.all_reduce(tensor)
-print(f"met {dist.get_backend()} {tensor.device} {tensor.tolist()}", flush=True)
-dist.destroy_process_group()
-"""
+MEET = entries("e2e/nccl", "meet")
 
-NO_SHOW = """
-import time, torch, torch.distributed as dist, rankdeck
-rankdeck.init_process_group()
-tensor = torch.ones(4, device=rankdeck.device())
-dist.all_reduce(tensor)
-torch.cuda.synchronize()
-if dist.get_rank() == 1:
-    time.sleep(600)
-dist.all_reduce(tensor)
-torch.cuda.synchronize()
-"""
+NO_SHOW = entries("e2e/nccl", "no_show")
 
 pytestmark = pytest.mark.slow
 

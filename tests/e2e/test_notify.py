@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support import rows
+
 TELL = """#!/bin/sh
 { printf '%s\\n' "$#" "$1" "$RANKDECK_EVENT" "$RANKDECK_RUN" "$RANKDECK_PROFILE" "$RANKDECK_TEXT"; } >> told
 """
@@ -17,15 +19,7 @@ TELL = """#!/bin/sh
 
 @pytest.mark.parametrize(
     ("script", "status", "told"),
-    [
-        ("print('loss 0.5')", 0, ["end", "succeeded"]),
-        (
-            "print('loss 0.5'); raise SystemExit('$(touch pwned) \\x1b]52;c;eA==\\x07')",
-            1,
-            ["failure", "failed: rank 0 exited with 1"],
-        ),
-    ],
-    ids=["succeeded", "failed"],
+    rows("e2e/notify", "the_users_command_is_told_once_in_its_environment_how_a_run_ended"),
 )
 def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
     rankdeck, home, write_script, write_profile, work, script, status, told

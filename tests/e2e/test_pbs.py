@@ -14,20 +14,11 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_pbs import FakePbs, fake_pbs, fake_pbs_nodes
-from tests.support import Deck, complete_lines, is_alive, kill_hard, wait_until
+from tests.support import Deck, complete_lines, entries, is_alive, kill_hard, wait_until
 
 __all__ = ["fake_pbs", "fake_pbs_nodes"]  # fixtures
 
-COUNT = """
-import os, rankdeck, time
-print("up", os.environ["FAKE_PBS_NODE"], flush=True)
-step = 0
-while step < 5 or not os.path.exists("finish"):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.05)
-"""
+COUNT = entries("e2e/pbs", "count")
 
 CALM = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
 
@@ -225,22 +216,7 @@ def test_what_pbs_refuses_is_told_before_anything_is_left(
     assert not list((rankdeck.home / "runs").iterdir())
 
 
-GO_ON = """
-import os, rankdeck, signal, time
-from pathlib import Path
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-kept = Path(os.environ["RANKDECK_CHECKPOINTS"], os.environ["RANK"])
-step = int(kept.read_text()) if kept.exists() else 0
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-while not asked and not (attempt and step >= 5):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.05)
-kept.parent.mkdir(parents=True, exist_ok=True)
-kept.write_text(str(step))
-"""
+GO_ON = entries("e2e/pbs", "go_on")
 
 
 def test_a_run_is_stopped_before_the_limit_and_goes_on_in_another_job(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Deck, parent_of, wait_until
+from tests.support import Deck, entries, parent_of, wait_until
 
 SHARED = "import os\nWHO = os.getpid()\nos.environ['FROM_IMPORT'] = 'yes'\n"
 REPORT = """
@@ -57,14 +57,7 @@ def test_ranks_share_one_import(rankdeck, launch):
     assert ([name for name, _ in imported["modules"]], imported["earlier"]) == (["torch", "shared"], False)
 
 
-LAST_WORDS = """
-import gc, os
-os.environ["LD_PRELOAD"] = ""  # leaves the end of this rank to the interpreter
-class Last:
-    def __del__(self, frozen=gc.get_freeze_count):
-        print("up frozen" if frozen() else "up none", flush=True)
-last = Last()
-"""
+LAST_WORDS = entries("e2e/preload", "last_words")
 
 
 @pytest.mark.parametrize(("module", "left"), [("triton", "none"), ("other", "frozen")])
@@ -102,17 +95,7 @@ def test_what_ranks_can_not_share_is_left_out_with_the_reason(rankdeck, launch):
     ]
 
 
-USES = """
-import os, torch
-import torch.distributed as dist
-import beside
-from shared import WHO, deep
-from refused import WHAT
-dist.init_process_group("gloo")
-print("up", os.environ["RANK"], WHO, flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
+USES = entries("e2e/preload", "uses")
 
 
 @pytest.mark.usefixtures("executed")

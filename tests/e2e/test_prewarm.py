@@ -15,7 +15,7 @@ import pytest
 from engine.client.engine import LocalEngine
 from engine.core.plan.profile import Profile
 from engine.planning.profiles import read_profile
-from tests.support import Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
+from tests.support import Deck, entries, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
 SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), flush=True)"
 STAY = SAY + "\nimport time\ntime.sleep(600)"
@@ -192,18 +192,7 @@ def test_what_is_given_up_leaves_nothing(rankdeck, profile):
     assert rankdeck.sockets() == []
 
 
-HOLD = """
-import asyncio, sys
-from pathlib import Path
-from engine.client.engine import LocalEngine
-from engine.planning.profiles import read_profile
-async def main():
-    engine = LocalEngine()
-    await engine.prewarm(read_profile(Path(sys.argv[1])))
-    print("held", flush=True)
-    await asyncio.sleep(600)
-asyncio.run(main())
-"""
+HOLD = entries("e2e/prewarm", "hold")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine.commands.cli
-from tests.support import COMMAND, PATIENCE, verbs
+from tests.support import COMMAND, PATIENCE, rows, verbs
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -146,18 +146,7 @@ def test_a_damaged_set_word_is_never_a_traceback(inside, work, word):
     assert bool(said.err) == (said.status != 0)
 
 
-@pytest.mark.parametrize(
-    ("word", "wanted"),
-    [
-        ("layout.ranks_per_node=two", "layout.ranks_per_node"),
-        ("layout.ranks_per_nod=2", "did you mean layout.ranks_per_node?"),
-        ("ranks_per_node=2", "did you mean layout.ranks_per_node?"),
-        ("nonsense", "key=value"),
-        ("=1", "key=value"),
-        ("layout.=1", "key=value"),
-        ("name.x=1", "name"),
-    ],
-)
+@pytest.mark.parametrize(("word", "wanted"), rows("e2e/profiles_cli", "a_wrong_set_word_is_named"))
 def test_a_wrong_set_word_is_named(inside, work, word, wanted):
     (work / "good.toml").write_text(GOOD)
     said = inside("plan", "./good.toml", "--set", word)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
-from tests.support import PATIENCE
+from tests.support import entries
 
 SAY = """
 import os, sys
@@ -59,16 +58,6 @@ def test_a_new_profile_starts_nothing_and_is_refused_where_it_could_not_be_launc
     assert "other" not in rankdeck("profiles").stdout.split()
 
 
-def test_an_interrupt_stops_what_runs(rankdeck, write_script):
-    write_script("train.py", "import time\nprint('up', flush=True)\ntime.sleep(600)")
-    with rankdeck.start("run", "-n", "1", "train.py") as following:
-        run = following.stdout.readline().strip()
-        assert following.stdout.readline() == "[r0 localhost] up\n"
-        following.send_signal(signal.SIGINT)
-        assert following.wait(timeout=PATIENCE) == 130
-    assert rankdeck.status(run)["state"] == "stopped"
-
-
 def test_a_script_that_is_launched_as_a_profile_is_told_the_command(rankdeck, write_script):
     write_script("train.py", SAY)
     done = rankdeck("launch", "train.py")
@@ -76,13 +65,7 @@ def test_a_script_that_is_launched_as_a_profile_is_told_the_command(rankdeck, wr
     assert "rankdeck run train.py" in done.stderr
 
 
-BATCH = """#!/bin/bash
-#SBATCH --job-name=big --nodes=1
-#SBATCH --time=1:00:00
-source ./prepare.sh
-export COLOUR="light blue"
-srun torchrun --nproc_per_node 2 --rdzv_endpoint $MASTER_ADDR:29500 train.py --n 'a b' '{rank}' > log 2>&1
-"""
+BATCH = entries("e2e/program", "batch")
 
 
 def test_a_command_of_another_launcher_becomes_a_profile_that_does_the_same(rankdeck, write_script, work):

@@ -12,38 +12,14 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.support import COMMAND, PATIENCE, Deck, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, PATIENCE, Deck, entries, is_alive, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
 
-FAIL_ONCE = """
-import os, signal, sys, time
-from pathlib import Path
-attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-print("attempt", attempt, flush=True)
-Path("up-" + os.environ["RANK"]).touch()
-if attempt == "0" and os.environ["RANK"] == "1":
-    while len(list(Path(".").glob("up-*"))) < int(os.environ["WORLD_SIZE"]): time.sleep(0.01)
-    sys.exit(5)
-if attempt == "0":
-    while True: signal.pause()
-"""
+FAIL_ONCE = entries("e2e/restart", "fail_once")
 
-STUBBORN_WITH_CHILDREN = """
-import os, signal
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-for kind in ("group", "session", "orphan"):
-    if os.fork() == 0:
-        if kind != "group": os.setsid()
-        if kind == "orphan" and os.fork(): os._exit(0)
-        with open(f"{kind}-{os.environ['RANK']}.partial", "w") as file: file.write(str(os.getpid()))
-        os.rename(file.name, file.name.removesuffix(".partial") + ".pid")
-        while True: signal.pause()
-print("up", flush=True)
-while True: signal.pause()
-"""
+STUBBORN_WITH_CHILDREN = entries("e2e/restart", "stubborn_with_children")
 
 
 def events(rankdeck: Deck, run: str, name: str) -> list[dict[str, Any]]:

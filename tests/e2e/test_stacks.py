@@ -8,51 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import use_mpi, wait_until
+from tests.support import entries, use_mpi, wait_until
 
-HANG = """
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-dist.barrier()
-print("up", flush=True)
-def wait_for_nobody():
-    dist.all_reduce(torch.ones(1))
-if os.environ["RANK"] == "0":
-    import time
-    time.sleep(600)
-wait_for_nobody()
-"""
-LATE = """
-import os, time, torch, torch.distributed as dist
-dist.init_process_group(os.environ["RANKDECK_BACKEND"])
-pair = dist.new_group([0, 2])
-for size in (4, 7):
-    dist.all_reduce(torch.ones(size))
-print("up", flush=True)
-while dist.get_rank() == 1 and not os.path.exists("go"):
-    time.sleep(0.05)
-dist.all_reduce(torch.ones(9))
-if dist.get_rank():  # rank 0 has another branch
-    dist.all_reduce(torch.ones(3))
-else:
-    dist.broadcast(torch.ones(5), 0)
-dist.destroy_process_group()
-"""
-WITH_CHILD = """
-import os, subprocess, sys, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    child = "import torch.distributed as dist, time; dist.init_process_group('gloo', init_method='file://' + sys.argv[1], "
-    child = f"import sys; {child} rank=0, world_size=1); open('ready', 'w').close(); time.sleep(600)"
-    subprocess.Popen([sys.executable, "-c", child, os.path.abspath("store")], start_new_session=True)
-    while not os.path.exists("ready"):
-        time.sleep(0.05)
-dist.barrier()
-print("up", flush=True)
-while dist.get_rank() == 1:
-    time.sleep(0.05)
-dist.all_reduce(torch.ones(9))
-"""
+HANG = entries("e2e/stacks", "hang")
+LATE = entries("e2e/stacks", "late")
+WITH_CHILD = entries("e2e/stacks", "with_child")
 PLAIN = "import time\nprint('up', flush=True)\ndef nap():\n    time.sleep(600)\nnap()"
 
 
@@ -104,20 +64,7 @@ def test_a_child_of_a_rank_does_not_answer_for_it(rankdeck, write_script, write_
     wait_until(lambda: not rankdeck.processes())
 
 
-SELF_STARTING = """
-import socket, torch, torch.distributed as dist
-def meet(number, port):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=2)
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    print(f"met {int(total)}\\n", end="", flush=True)  # in one write: both processes share the file
-    dist.destroy_process_group()
-if __name__ == "__main__":
-    with socket.socket() as held:  # until a store listens at the port, nobody else gets it
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        torch.multiprocessing.spawn(meet, (held.getsockname()[1],), nprocs=2)
-"""
+SELF_STARTING = entries("e2e/stacks", "self_starting")
 
 
 def test_a_script_that_starts_its_own_ranks_is_told_the_cure_and_runs_with_it(rankdeck, write_script, write_profile):

@@ -140,15 +140,6 @@ def test_seven_processes_of_ours_run_beside_the_ranks_and_each_says_what_it_is(r
     assert all("up.py" in one.command for one in rankdeck.processes() if one.pid in ranks)
 
 
-def test_a_killed_rank_shows_soon(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
-    status = rankdeck.wait_state(run, "running")
-    kill_hard(status["ranks"][2]["pid"])
-    status = rankdeck.wait_state(run, "holding")
-    assert status["ranks"][2]["exit"] == -9
-    assert [rank["state"] for rank in status["ranks"]] == ["running", "running", "failed", "running"]
-
-
 def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_script, write_profile):
     rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
     before = rankdeck.status()

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Deck, kill_hard, wait_until
+from tests.support import Deck, entries, kill_hard, wait_until
 
-MEET = """
-import os, time
-if os.environ["RANK"] == "1":
-    while not os.path.exists("go"):
-        time.sleep(0.02)
-import torch.distributed as dist
-dist.init_process_group("gloo")
-"""
+MEET = entries("e2e/store", "meet")
 
 
 def launched(rankdeck: Deck, write_script, write_profile, **launch) -> str:

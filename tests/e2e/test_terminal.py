@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import WriteProfile, WriteScript
 from tests.elastic_runs import replaced
 from tests.quickstart import unhurried
-from tests.support import COMMAND, Deck, complete_lines, wait_until
+from tests.support import COMMAND, Deck, complete_lines, entries, wait_until
 from tests.tmux import Terminal
 
 if shutil.which("tmux") is None:
@@ -132,18 +132,7 @@ def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
     return found
 
 
-BAR = """
-import os, sys, time
-def wait_for(name):
-    while not os.path.exists(name):
-        time.sleep(0.01)
-sys.stderr.write("\\r 10%|#    | 1/10")
-sys.stderr.flush()
-wait_for("speak")
-print("a line", flush=True)
-wait_for("finish")
-sys.stderr.write("\\r100%|#####| 10/10\\n")
-"""
+BAR = entries("e2e/terminal", "bar")
 
 
 def test_bars_of_ranks_stay_below_the_output_of_launch(

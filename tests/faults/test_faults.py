@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pexpect
 import pytest
 
 from engine.core.views.view import PROTOCOL
@@ -29,6 +28,7 @@ from tests.support import (
     PATIENCE,
     ROOT,
     Deck,
+    entries,
     is_alive,
     kill_hard,
     listener_of_another_user,
@@ -38,18 +38,7 @@ from tests.support import (
     wait_until,
 )
 
-COUNT = """
-import os, sys, time, rankdeck
-rank = int(os.environ["RANK"])
-n = 0
-while not os.path.exists("finish"):
-    n += 1
-    print(n, flush=True)
-    rankdeck.log(step=n, loss=1 / n)
-    time.sleep(0.01)
-print("total", n)
-sys.exit(int(sys.argv[1]) if rank == 1 and len(sys.argv) > 1 else 0)
-"""
+COUNT = entries("faults/faults", "count")
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 
@@ -353,16 +342,6 @@ def test_a_store_that_is_killed_ends_no_rank_that_does_not_need_it(rankdeck, cou
 # --- terminals and those who follow
 
 
-def test_a_terminal_that_closes_leaves_the_run_alone(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("up.py", FOR_EVER))
-    terminal = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "launch", str(profile)], timeout=PATIENCE, env=os.environ)
-    terminal.expect(b"up\r\n")
-    terminal.ptyproc.fileobj.close()
-    wait_gone(terminal.pid)  # before `close`, which is not patient
-    terminal.close(force=False)
-    assert rankdeck.wait_state("-", "running")["ranks"][0]["state"] == "running"
-
-
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_a_following_launch_that_is_killed_leaves_the_run_alone(rankdeck, write_script, write_profile, number):
     with rankdeck.start("launch", write_profile(write_script("up.py", FOR_EVER))) as following:
@@ -459,19 +438,7 @@ def test_what_was_asked_for_is_in_the_journal(counting):
 
 # --- a defect in the supervisor
 
-DEFECT = """
-import importlib, runpy, sys
-runpy.run_path({light!r})
-if "supervise" in sys.orig_argv:
-    sys.path.insert(0, {product!r})
-    from engine.supervisor import run
-    run.PAUSE = 0.01
-    module = importlib.import_module("engine.supervisor.{module}")
-    sys.path.remove({product!r})
-    def fail(*arguments):
-        raise KeyError("defect")
-    module.{name} = fail
-"""
+DEFECT = entries("faults/faults", "defect")
 """A sitecustomize that breaks one part of each supervisor."""
 
 
@@ -503,21 +470,7 @@ def test_a_defect_in_one_watch_costs_only_that_part(
     assert len([one for one in rankdeck.journal(run) if wanted in one.get("text", "")]) == 1
 
 
-STOP_DEFECT = """
-import runpy, sys
-runpy.run_path({light!r})
-if "supervise" in sys.orig_argv:
-    sys.path.insert(0, {product!r})
-    from engine.core.run.events import StopRequested
-    from engine.supervisor import runner
-    sys.path.remove({product!r})
-    step = runner.step
-    def fail(state, event):
-        if isinstance(event, StopRequested):
-            raise KeyError("defect")
-        return step(state, event)
-    runner.step = fail
-"""
+STOP_DEFECT = entries("faults/faults", "stop_defect")
 """A sitecustomize that breaks the state machine of each supervisor for one event."""
 
 
@@ -541,17 +494,7 @@ def test_a_run_whose_supervisor_can_not_stop_it_is_stopped_without_it(
     assert f"{run} stopped" in " ".join(rankdeck("ps", "--all").stdout.split())
 
 
-OUTSIDE = """
-import runpy, sys
-runpy.run_path({light!r})
-if "supervise" in sys.orig_argv:
-    sys.path.insert(0, {product!r})
-    from engine.supervisor.watches import imports
-    from engine.supervisor import main, runner
-    from engine.supervisor.lifetime import guard_process
-    sys.path.remove({product!r})
-    {code}
-"""
+OUTSIDE = entries("faults/faults", "outside")
 """A sitecustomize that breaks each supervisor outside of its parts."""
 
 
@@ -588,15 +531,9 @@ def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
 def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_stopped(
     rankdeck, write_script, write_profile, break_supervisors
 ):
-    break_supervisors("""
-    guard_process.MOST_FAILURES = 3
-    usual = runner.Runner.start
-    def start(self, restart_by):
-        if len(self._journal.events) > 1:
-            raise KeyError("defect")
-        usual(self, restart_by)
-    runner.Runner.start = start
-""")
+    break_supervisors(
+        entries("faults/faults", "a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_stopped")
+    )
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
     rankdeck.wait_log(run, 0, b"up")
     rankdeck.wait_state(run, "running")
@@ -794,15 +731,7 @@ def test_numbers_that_make_no_sense_hurt_nobody(rankdeck, supervised, connect, r
     assert (rank["state"], is_alive(rank["pid"])) == ("running", True)
 
 
-FLOOD = """
-import os, rankdeck, time
-step = 0
-while not os.path.exists("finish"):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step, a=step, b=step, c=step)
-    print("line", step, "x" * 200, flush=True)
-    if step % 50 == 0: time.sleep(0.01)
-"""
+FLOOD = entries("faults/faults", "flood")
 
 
 def resident(pid: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
 from tests.elastic_runs import TRAIN, pids, reached
-from tests.support import PATIENCE, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, entries, is_alive, kill_hard, wait_gone, wait_until
 
 FULL = "No space left on device"
 
@@ -36,18 +36,7 @@ def use_up_files(folder: Path) -> None:
             (folder / str(number)).touch()
 
 
-COUNT_ELSEWHERE = """
-import os, time, rankdeck
-rank, n = os.environ["RANK"], 0
-while not os.path.exists("finish"):
-    n += 1
-    print("line", n, "x" * 200, flush=True)
-    rankdeck.log(step=n)
-    with open(f"count_{rank}.new", "w") as file:
-        file.write(str(n))
-    os.replace(f"count_{rank}.new", f"count_{rank}")
-    time.sleep(0.01)
-"""
+COUNT_ELSEWHERE = entries("faults/full_disk", "count_elsewhere")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import LIGHT, ROOT, Deck, FakeBusctl, fake_systemd, kill_hard, wait_until
+from tests.support import LIGHT, ROOT, Deck, FakeBusctl, entries, fake_systemd, kill_hard, wait_until
 
 COUNTS = """
 import rankdeck, time
@@ -65,14 +65,7 @@ def test_a_run_is_found_again_after_its_login_has_ended(
     os.mkdir(os.environ["XDG_RUNTIME_DIR"])
 
 
-IN_SESSION = """
-import runpy, sys
-runpy.run_path({light!r})
-sys.path.insert(0, {product!r})
-from engine.node import login
-sys.path.remove({product!r})
-login.leave_session.__defaults__ = ({root!r},)
-"""
+IN_SESSION = entries("faults/logout", "in_session")
 """A sitecustomize with which a supervisor finds faked files of systemd."""
 
 

@@ -12,20 +12,10 @@ import torch.distributed as dist
 
 from engine.supervisor.nodes.store_keys import signature
 from rankdeck.store_host import PREFIX, publish
-from tests.support import ROOT, SLOWEST, wait_until
+from tests.support import ROOT, SLOWEST, entries, wait_until
 from tests.warm_ranks import Forked, Template, template
 
-NO_NUMPY = """
-import sys
-from importlib.machinery import PathFinder
-
-class Hide(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] == "numpy" else super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
-"""
+NO_NUMPY = entries("rank/elastic_ranks", "no_numpy")
 """A `sitecustomize` with which a Python has no numpy."""
 
 

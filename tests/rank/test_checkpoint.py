@@ -13,7 +13,7 @@ import torch
 from rankdeck import checkpoint
 from rankdeck.recipes._checkpoint import resume
 from tests.recipe_ranks import Gang
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries
 from tests.warm_ranks import template
 
 
@@ -93,72 +93,7 @@ def test_a_disk_or_quota_that_fills_up_costs_one_checkpoint(
     assert names(tmp_path) == ["step-1.pt"]
 
 
-HUNDRED_KILLS = """
-import builtins, os, signal, sys, torch
-from rankdeck import checkpoint
-
-folder = sys.argv[1]
-state = {str(number): torch.full((64,), float(number)) for number in range(2)}
-countdown = 0
-
-def strike():
-    global countdown
-    countdown -= 1
-    if countdown == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-class File:
-    def __init__(self, file):
-        self._file = file
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-    def __enter__(self):
-        return self
-    def __exit__(self, *_):
-        self._file.close()
-    def write(self, data):
-        half = len(data) // 2
-        self._file.write(memoryview(data)[:half])
-        self._file.flush()
-        strike()
-        return half + self._file.write(memoryview(data)[half:])
-
-def struck(call):
-    def around(*args):
-        strike()
-        result = call(*args)
-        strike()
-        return result
-    return around
-
-def die_at(moment, step):
-    global countdown
-    countdown = moment
-    checkpoint.open = lambda *how: File(builtins.open(*how))
-    os.fsync, os.replace = struck(os.fsync), struck(os.replace)
-    os.unlink = struck(os.unlink)
-    checkpoint.save(folder, step, state, keep=1)
-
-checkpoint.save(folder, 1, state)
-newest, killed, moment = 1, 0, 0
-while killed < 100:
-    moment += 1
-    child = os.fork()
-    if child == 0:
-        die_at(moment, newest + 1)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
-    killed += os.WIFSIGNALED(status)
-    found = checkpoint.load(folder)
-    assert found.step in (newest, newest + 1), found
-    assert found.step == newest + 1 or os.WIFSIGNALED(status)
-    assert all(torch.equal(found.state[name], state[name]) for name in state)
-    if os.WIFEXITED(status):
-        moment = 0
-    newest = found.step
-print(f"killed {killed} times, at step {newest}")
-"""
+HUNDRED_KILLS = entries("rank/checkpoint", "hundred_kills")
 
 
 @pytest.mark.slow
@@ -170,27 +105,7 @@ def test_a_hundred_kills_in_the_middle_of_writing_lose_none(tmp_path: Path):
     assert int(re.fullmatch(r"killed 100 times, at step (\d+)\n", log.read_text())[1]) > 1  # type: ignore[index]
 
 
-ALL_RANKS = """
-import sys, torch, torch.distributed as dist, rankdeck
-from pathlib import Path
-from rankdeck import checkpoint
-rankdeck.init_process_group()
-rank, folder = dist.get_rank(), Path(sys.argv[1])
-own = folder / str(rank)  # no other rank sees it
-if rank == 0:
-    checkpoint.save(own, 5, {"x": torch.tensor([1.5])})
-    (own / "step-7.pt").write_bytes(b"damaged")
-found = checkpoint.load_on_all_ranks(own, rankdeck.device())
-print(found.step, found.path.parent.name, float(found.state["x"]))
-print(checkpoint.load_on_all_ranks(folder / "none", rankdeck.device()))
-if rank == 0:
-    (own / "step-5.pt").unlink()
-try:
-    checkpoint.load_on_all_ranks(own, rankdeck.device())
-except checkpoint.DamagedError as error:
-    print("damaged", "step-7.pt" in str(error))
-dist.destroy_process_group()
-"""
+ALL_RANKS = entries("rank/checkpoint", "all_ranks")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from rankdeck.elastic import PeerLostError, State, _board, _replacement, _sessio
 from rankdeck.elastic._leaving import let_go, listeners, may_be_peers_fault, shut_down, sockets, stand_in, words_of
 from rankdeck.elastic._news import News
 from rankdeck.elastic._share import Standing
-from tests.support import PATIENCE, wait_until
+from tests.support import PATIENCE, rows, wait_until
 
 
 def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
@@ -71,14 +71,7 @@ def test_without_a_commit_nothing_goes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "may_be"),
-    [
-        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5", True),
-        ("NCCL communicator was aborted on rank 1", True),
-        ("Timed out waiting 600000ms for recv operation to complete", True),
-        ("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)", False),
-        ("CUDA out of memory. Tried to allocate 2 GiB", False),
-    ],
+    ("text", "may_be"), rows("rank/elastic", "only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word")
 )
 def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
     assert may_be_peers_fault(RuntimeError(text)) == may_be

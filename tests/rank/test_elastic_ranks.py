@@ -9,38 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.rank.elastic_ranks import Ranks, without_numpy
-from tests.support import kill_hard
+from tests.support import entries, kill_hard
 from tests.warm_ranks import Template
 
 pytestmark = pytest.mark.slow
 
-TRAIN = """
-import os, signal, sys, time, torch, rankdeck
-import torch.distributed as dist
-
-rank, born = int(os.environ["RANK"]), int(os.environ["RANKDECK_GENERATION"])
-model = torch.nn.Linear(1, 1, bias=False)
-with torch.no_grad():
-    model.weight.zero_()
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-state = rankdeck.elastic.State(step=0, model=model, optimizer=optimizer)
-{prologue}
-
-@rankdeck.elastic.run(state)
-def train():
-    print("enter", state.step, flush=True)
-    while state.step < 6:
-        (state.model.weight.sum() * (state.step + 1)).backward()
-        if (state.step, rank, born) == (3, 1, 0):
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.all_reduce(model.weight.grad)
-        state.optimizer.step()
-        state.optimizer.zero_grad()
-        state.step += 1
-    return model.weight.item()
-
-print("result", train(), flush=True)
-"""
+TRAIN = entries("rank/elastic_ranks", "train")
 
 RESULT = "result -42.0"
 """Two ranks, six steps, and a gradient of 1 in the first step, 2 in the second."""
@@ -121,19 +95,7 @@ def test_what_a_stranger_writes_into_the_store_is_ignored(launch: Launch) -> Non
     assert "rank 0 ignores a value in the store that is not from this run" in ranks.said(0)
 
 
-IS_LATE = """
-from rankdeck.elastic import _session
-make = dist.distributed_c10d._new_process_group_helper
-
-def late(*arguments, **named):
-    while not os.path.exists("go on"):
-        time.sleep(0.01)
-    return make(*arguments, **named)
-
-_session.CONNECT_TIMEOUT = 5.0  # gloo tries five times as long
-if born == 1:
-    dist.distributed_c10d._new_process_group_helper = late
-"""
+IS_LATE = entries("rank/elastic_ranks", "is_late")
 
 
 def test_a_rank_that_joins_too_late_costs_nobody_the_state(launch: Launch) -> None:
@@ -146,31 +108,7 @@ def test_a_rank_that_joins_too_late_costs_nobody_the_state(launch: Launch) -> No
     check_that_all_end_well(ranks, 1)
 
 
-SOURCE_DIES = """
-import os, signal, sys, torch
-import torch.distributed as dist
-from rankdeck.elastic._broadcast import broadcast
-
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
-values = {"a": torch.full((3,), float(rank)), "b": torch.full((4,), float(rank)), "step": rank}
-send, sent = dist.broadcast, []
-
-def counting(*arguments, **named):
-    sent.append(1)
-    if rank == 1 and len(sent) == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    send(*arguments, **named)
-    if rank == 0:
-        print("received", len(sent), flush=True)
-
-dist.broadcast = counting
-try:
-    broadcast(values, 1, mine=rank == 1, group_device=torch.device("cpu"))
-except RuntimeError:
-    print("kept", values, flush=True)
-dist.destroy_process_group()  # threads of gloo can abort a process that ends
-"""
+SOURCE_DIES = entries("rank/elastic_ranks", "source_dies")
 
 
 def test_a_source_that_dies_leaves_the_receivers_as_they_were(launch: Launch) -> None:
@@ -183,42 +121,7 @@ def test_a_source_that_dies_leaves_the_receivers_as_they_were(launch: Launch) ->
     assert "kept {'a': tensor([0., 0., 0.]), 'b': tensor([0., 0., 0., 0.]), 'step': 0}" in ranks.said(0)
 
 
-ALL_KINDS = """
-import os, sys, torch
-import torch.distributed as dist
-from rankdeck._objects import all_gather_objects
-from rankdeck.elastic import State
-from rankdeck.elastic._share import Arrival, share
-
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
-names = "int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 bool complex64 complex128 float8_e4m3fn float8_e5m2"
-parts = {name: torch.tensor([[rank, 1], [0, rank]]).to(getattr(torch, name)) for name in names.split()}
-parts["sparse"] = torch.eye(3).mul(rank + 1).to_sparse()
-parts["expanded"] = torch.tensor([float(rank)]).expand(5)
-parts["turned"] = torch.arange(6.0).add(rank).reshape(2, 3).t()
-parts["scalar"], parts["empty"] = torch.tensor(rank), torch.ones(0, rank)
-parts["conjugate"] = torch.tensor([1 + 1j * rank]).conj()
-model = torch.nn.BatchNorm1d(2)
-model.register_buffer("mask", torch.tensor([float(rank)]).expand(4))
-with torch.no_grad():
-    model.weight.fill_(rank)
-state = State(step=rank, model=model, **parts)
-kept = state.int64
-arrivals = all_gather_objects(Arrival(0, rank, False, rank), torch.device("cpu"))
-share(state, arrivals, rank)
-assert state.step == 1
-assert state.sparse.to_dense().trace() == 6
-assert state.expanded.tolist() == model.mask.tolist() + [1.0]
-assert state.turned.tolist() == torch.arange(6.0).add(1).reshape(2, 3).t().tolist()
-assert state.scalar == 1 and state.empty.shape == (0, 1) and state.conjugate.tolist() == [1 - 1j]
-assert model.weight.tolist() == [1.0, 1.0]
-for name in names.split():
-    assert getattr(state, name).to(torch.complex64).tolist() == [[1, 1], [0, 1]], name
-assert kept is state.int64, "a tensor that fits is filled in place"
-dist.destroy_process_group()
-print("well", "numpy" in sys.modules)
-"""
+ALL_KINDS = entries("rank/elastic_ranks", "all_kinds")
 
 
 @pytest.fixture(scope="module")
@@ -238,24 +141,7 @@ def test_tensors_of_every_kind_are_shared_without_numpy(launch: Launch, bare: Te
         assert "well False" in ranks.said(rank)
 
 
-LATE_NEWS = """
-import os, sys, time, rankdeck
-state = rankdeck.elastic.State(step=0)
-
-@rankdeck.elastic.run(state)
-def train():
-    state.step += 1
-
-class Last:
-    def __del__(self, os=os, time=time):
-        os.write(1, b"ends\\n")
-        while not os.path.exists("told"):
-            time.sleep(0.01)
-        time.sleep(1)
-
-last = Last()
-train()
-"""
+LATE_NEWS = entries("rank/elastic_ranks", "late_news")
 
 
 def test_news_that_come_while_the_interpreter_ends_do_no_harm(launch: Launch) -> None:

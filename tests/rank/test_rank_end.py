@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support import entries
 from tests.warm_ranks import template
 
-GROUPS = """
-import json, os, torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from engine.node.rank_end import find_groups
-dist.init_process_group("gloo", init_method="file://" + os.getcwd() + "/store", rank=0, world_size=1)
-model = DistributedDataParallel(torch.nn.Linear(2, 2))
-print(json.dumps(sorted({type(one).__name__ for one in find_groups()})))
-"""
+GROUPS = entries("rank/rank_end", "groups")
 
 
 def test_groups_are_found_in_what_owns_them(tmp_path: Path) -> None:
@@ -25,31 +18,7 @@ def test_groups_are_found_in_what_owns_them(tmp_path: Path) -> None:
     assert {"Reducer", "ProcessGroup"} <= set(found)
 
 
-REMOVALS = """
-import atexit, sys, weakref
-from types import ModuleType
-from engine.node.rank_end import Shared
-
-class Library: pass
-
-library = sys.modules["torch.library"] = ModuleType("torch.library")
-
-def remove(*words, **named):
-    print(*words, *named.values())
-    if named:
-        raise ValueError("it is in use")
-
-library._del_library = remove
-sys.excepthook = lambda kind, error, trace: print(error)
-kept = [Library(), Library()]
-first, second = weakref.finalize(kept[0], remove, "first"), weakref.finalize(kept[1], remove, "second", end="!")
-other = weakref.finalize(kept[0], print, "other")
-shared = Shared(set(), set(), is_last=True)
-gone = weakref.finalize(Library(), print, "at once")
-atexit._run_exitfuncs()
-print("handlers have run")
-shared.remove_operators()
-"""
+REMOVALS = entries("rank/rank_end", "removals")
 
 
 def test_operators_are_removed_after_the_exit_handlers_and_only_where_the_interpreter_ends_a_rank(

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import rankdeck
 from rankdeck import _autoload, _metrics
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries, rows
 
 PACKAGE = Path(rankdeck.__file__).parent
 
@@ -64,11 +64,7 @@ def python(code: str, *argv: str, env: dict[str, str] | None = None) -> subproce
 @pytest.mark.parametrize(
     ("arguments", "named", "waits"),
     [
-        ((), {}, True),
-        (("gloo",), {"init_method": "env://"}, True),
-        (("gloo", "tcp://127.0.0.1:1"), {}, True),
-        (("gloo", "file:///tmp/x"), {}, None),
-        ((), {"init_method": "file:///tmp/x"}, None),
+        *rows("rank/rank_package", "a_process_of_a_rank_waits_for_nobody_where_nobody_hosts_a_store"),
         ((), {"store": object()}, None),
     ],
 )
@@ -190,25 +186,7 @@ def test_outside_rankdeck_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tm
     assert list(tmp_path.iterdir()) == []
 
 
-FORKS = """
-import os, sys, rankdeck
-first, second = sys.argv[1:]
-rankdeck.log(step=0)  # outside rankdeck: as in a template
-os.environ["RANKDECK_METRICS"] = first
-def child(act):
-    pid = os.fork()
-    if pid == 0:
-        act()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-def rank():
-    rankdeck.log(step=1)
-    child(lambda: rankdeck.log(step=2))
-    os.environ["RANKDECK_METRICS"] = second
-    child(lambda: rankdeck.log(step=3))
-    rankdeck.log(step=4)
-child(rank)
-"""
+FORKS = entries("rank/rank_package", "forks")
 
 
 def test_a_forked_process_looks_for_its_own_file(tmp_path: Path):
@@ -272,16 +250,7 @@ def test_a_closed_stderr_does_not_matter_to_a_process_that_gives_up(
         rankdeck.log(step=step)
 
 
-FULL_DISK = """
-import resource, sys, rankdeck
-rankdeck.log(step=1, filling="x" * 50)
-size = len(open(sys.argv[1]).read())
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
-rankdeck.log(step=2, filling="x" * 50)
-rankdeck.log(step=3, filling="x" * 50)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-rankdeck.log(step=4, filling="x" * 50)
-"""
+FULL_DISK = entries("rank/rank_package", "full_disk")
 
 
 def test_a_line_that_was_cut_by_a_full_disk_does_not_spoil_the_next(tmp_path: Path):
@@ -294,18 +263,7 @@ def test_a_line_that_was_cut_by_a_full_disk_does_not_spoil_the_next(tmp_path: Pa
     assert json.loads(last)["step"] == 4
 
 
-ALONE = """
-import os, rankdeck, torch, torch.distributed as dist
-for _ in range(2):
-    rankdeck.init_process_group()
-    ones = torch.ones(2)
-    dist.all_reduce(ones)
-    import torch.distributed.nn.functional as imported_late  # as the first optimizer does
-    assert dist.group.WORLD not in imported_late.all_reduce.__defaults__, "it keeps the group after its end"
-    print(dist.get_rank(), dist.get_world_size(), ones.tolist(), rankdeck.device())
-    dist.destroy_process_group()
-print(os.environ["LOCAL_RANK"], os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) > 0)
-"""
+ALONE = entries("rank/rank_package", "alone")
 
 
 @pytest.mark.slow

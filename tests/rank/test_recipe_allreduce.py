@@ -15,6 +15,7 @@ from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
 from tests.recipe_ranks import run_recipe
+from tests.support import rows
 
 MIB = 1 << 20
 
@@ -24,15 +25,9 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("words", "sizes"),
     [
-        ("4", [4]),
-        ("4:32", [4, 8, 16, 32]),
-        ("4:4", [4]),
-        ("1k:4K", [1024, 2048, 4096]),
-        ("4:256:x8", [4, 32, 256]),
-        ("4:300:x8", [4, 32, 256, 300]),
+        *rows("rank/recipe_allreduce", "sizes_are_doubled_multiplied_or_listed"),
         ("100M:400M", [100 * MIB, 200 * MIB, 400 * MIB]),
         ("2G,4,1K,4", [4, 1024, 2 << 30]),
-        ("3:10", [3, 6, 10]),
     ],
 )
 def test_sizes_are_doubled_multiplied_or_listed(words: str, sizes: list[int]):
@@ -61,14 +56,7 @@ def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, ca
         bench.make_profiles("gloo", None, None, None, {"sizes": words})
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--sizes", "4M:4"], "--sizes 4M:4: 4M is more than 4: the smaller size comes first"),
-        (["--sizes", "0"], "--sizes 0: 0 is no size: 1 byte or more is needed"),
-        (["--sizes", "4:8:x1"], "--sizes 4:8:x1: x1 never gets from 4 to 8: x2 or more is needed"),
-    ],
-)
+@pytest.mark.parametrize(("words", "why"), rows("rank/recipe_allreduce", "what_makes_no_sense_is_refused"))
 def test_what_makes_no_sense_is_refused(words: list[str], why: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         allreduce.check(read_parameters(allreduce.Parameters, words))

@@ -12,45 +12,14 @@ import pytest
 import torch
 
 from tests.recipe_ranks import Gang, run_recipe, start_recipe
+from tests.support import entries
 
 pytestmark = pytest.mark.slow
 
 RECIPE = "ddp-cnn"
 SHORT = ("--epochs", "3")
 
-BATCHES = """
-import sys, torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from rankdeck.recipes._batchnorm import SyncBatchNorm2d
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-whole = torch.randn(7, 3, 4, 4) * 3 + 5
-target = torch.randn(7, 3, 4, 4)
-cut = slice(0, 2) if dist.get_rank() == 0 else slice(2, 7)  # batches of different sizes
-results = []
-for kind, part in ((torch.nn.BatchNorm2d, slice(None)), (SyncBatchNorm2d, cut)):
-    layer = kind(3)
-    torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
-    for _ in range(2):
-        x = whole[part].clone().requires_grad_()
-        y = layer(x)
-        loss = ((y - target[part]) ** 2).sum()
-        layer.zero_grad()
-        loss.backward()
-    gradients = [layer.weight.grad, layer.bias.grad]
-    if kind is SyncBatchNorm2d:
-        for gradient in gradients:
-            dist.all_reduce(gradient)
-    slices = [tensor[cut] if part == slice(None) else tensor for tensor in (y.detach(), x.grad)]
-    buffers = [layer.running_mean, layer.running_var, layer.num_batches_tracked]
-    layer.eval()
-    results.append([*slices, *gradients, *buffers, layer(whole).detach()])
-for name, ours, theirs in zip(("y", "x.grad", "weight", "bias", "mean", "var", "count", "eval"), results[1], results[0], strict=True):
-    assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6), (name, (ours - theirs).abs().max())
-print("equal")
-dist.destroy_process_group()
-"""
+BATCHES = entries("rank/recipe_ddp_cnn", "batches")
 
 
 def test_synchronized_batch_normalization_is_that_of_the_whole_batch(tmp_path: Path):

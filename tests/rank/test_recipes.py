@@ -19,7 +19,7 @@ from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
 from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, Launcher
-from tests.support import LIGHT, PATIENCE, ROOT
+from tests.support import LIGHT, PATIENCE, ROOT, entries
 from tests.warm_ranks import template
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
@@ -216,22 +216,7 @@ def test_a_rank_that_waits_for_a_frozen_peer_ends_at_the_second_signal(start: St
     assert waiting.wait(PATIENCE) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-SIGNALS_OF_A_CHILD = """
-import os, signal, time, torch
-from rankdeck.recipes._stop import StopSignal
-signal.signal(signal.SIGCHLD, lambda *_: None)  # as a DataLoader with workers does
-with StopSignal(torch.device("cpu")) as stop:
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-            os._exit(0)
-        os.waitpid(child, 0)
-    os.kill(os.getpid(), signal.SIGTERM)
-    while not stop._number:
-        time.sleep(0.01)
-    print(f"noted {stop._number}")
-"""
+SIGNALS_OF_A_CHILD = entries("rank/recipes", "signals_of_a_child")
 
 
 @pytest.mark.slow

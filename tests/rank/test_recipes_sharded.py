@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipe_ranks import RECIPES, Gang, Ran, run_recipe
+from tests.support import entries
 
 pytestmark = pytest.mark.slow
 
@@ -19,19 +20,7 @@ FIGURE = {"fsdp-gpt": "loss", "tensor-parallel": "accuracy"}
 KEPT = 10
 """Step of the checkpoint from which a killed training resumes."""
 
-FULL_DISK = """
-import resource, runpy, signal, sys, rankdeck
-sys.argv, full, log = sys.argv[2:], int(sys.argv[1]), rankdeck.log
-def log_and_fill(**values):
-    log(**values)
-    if values.get("step") == full and "loss" in values:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
-    if values.get("step") == full + 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-rankdeck.log = log_and_fill
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+FULL_DISK = entries("rank/recipes_sharded", "full_disk")
 
 
 def run(folder: Path, recipe: str, *words: str, world: int = 2, **more) -> Ran:

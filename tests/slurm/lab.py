@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, program, remove, remove_leftovers
-from tests.support import PATIENCE, Process, is_alive, kill_hard, wait_until
+from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
 
@@ -34,45 +34,7 @@ FIRST_PORT = 20000
 CORES, MEMORY, GPUS = 4, 1000, 2
 """Of each node; memory in MiB. The GPUs are files that Slurm counts."""
 
-CONFIG = """
-ClusterName=lab
-SlurmctldHost={host}({address})
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/%n.spool
-SlurmctldPidFile={folder}/ctld.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmctldLogFile={folder}/ctld.log
-SlurmdLogFile={folder}/%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
-MpiDefault=none
-ReturnToService=2
-SlurmctldPort={port}
-SlurmdPort=6818
-SlurmdTimeout={silence}
-InactiveLimit=0
-KillWait=5
-MinJobAge=300
-OverTimeLimit=0
-JobRequeue=1
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SlurmdParameters=config_overrides
-GresTypes=gpu
-{nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP
-PartitionName=short Nodes=ALL MaxTime=10 OverSubscribe=EXCLUSIVE State=UP
-PartitionName=urgent Nodes=ALL PriorityTier=9 OverSubscribe=EXCLUSIVE State=UP
-"""
+CONFIG = entries("slurm/lab", "config")
 
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
 

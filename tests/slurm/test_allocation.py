@@ -16,17 +16,9 @@ import pytest
 from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import PATIENCE, Deck, is_alive, kill_hard, processes_with, use_mpi, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, entries, is_alive, kill_hard, processes_with, use_mpi, wait_gone, wait_until
 
-COUNT = """
-import os, rankdeck, socket, time
-print("up", socket.gethostname(), os.environ["LOCAL_RANK"], len(os.sched_getaffinity(0)), os.environ.get("SLURM_GPUS_ON_NODE"), flush=True)
-number = 0
-while number < 5 or not os.path.exists("finish"):
-    print("line", number, flush=True)
-    number += 1
-    time.sleep(0.05)
-"""
+COUNT = entries("slurm/allocation", "count")
 
 CALM = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
 
@@ -171,15 +163,7 @@ def test_check_asks_every_node_and_leaves_no_step(
     wait_until(lambda: not slurm.steps(job), what="every step has ended")
 
 
-MPI = """
-import os, socket, torch, torch.distributed as dist
-dist.init_process_group("mpi")
-total = torch.ones(10)
-dist.all_reduce(total)
-print("up", dist.get_rank(), socket.gethostname(), os.environ["LOCAL_RANK"], total[0].item(), flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
+MPI = entries("slurm/allocation", "mpi")
 
 
 @pytest.mark.parametrize(("form", "library"), [("allocation", "mpich"), ("submitted", "openmpi")])

@@ -13,16 +13,9 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import Deck, wait_gone, wait_until
+from tests.support import Deck, entries, wait_gone, wait_until
 
-COUNT = """
-import os, rankdeck, time
-number = 0
-while number < 5 or not os.path.exists("finish"):
-    number += 1
-    print("line", number, flush=True)
-    time.sleep(0.05)
-"""
+COUNT = entries("slurm/login_nodes", "count")
 
 
 @pytest.fixture

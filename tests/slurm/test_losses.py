@@ -12,17 +12,9 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import Deck, wait_gone, wait_until
+from tests.support import Deck, entries, wait_gone, wait_until
 
-COUNT = """
-import os, rankdeck, time
-step = 0
-while step < 5 or not os.path.exists("finish"):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.05)
-"""
+COUNT = entries("slurm/losses", "count")
 
 
 class Launched(NamedTuple):

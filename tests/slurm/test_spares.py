@@ -11,18 +11,9 @@ import pytest
 from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm, reason_to_skip
-from tests.support import Deck, kill_hard, wait_gone, wait_until
+from tests.support import Deck, entries, kill_hard, wait_gone, wait_until
 
-COUNT = """
-import os, rankdeck, socket, time
-print("on", socket.gethostname(), flush=True)
-step = 0
-while step < 5 or not os.path.exists("finish"):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.05)
-"""
+COUNT = entries("slurm/spares", "count")
 
 
 @pytest.fixture(scope="module")

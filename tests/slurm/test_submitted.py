@@ -12,18 +12,9 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import Deck, wait_until
+from tests.support import Deck, entries, wait_until
 
-COUNT = """
-import os, rankdeck, socket, time
-print("up", socket.gethostname(), os.environ["LOCAL_RANK"], os.environ.get("SLURM_GPUS_ON_NODE"), flush=True)
-step = 0
-while step < 5 or not os.path.exists("finish"):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("line", step, flush=True)
-    time.sleep(0.05)
-"""
+COUNT = entries("slurm/submitted", "count")
 
 
 @pytest.fixture
@@ -188,23 +179,7 @@ def test_a_run_is_stopped_before_its_job_reaches_the_time_limit(
 
 # --- one run over several jobs -------------------------------------------------------------------------------------------
 
-GO_ON = """
-import os, rankdeck, signal, socket, sys, time
-from pathlib import Path
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-step_of = lambda file: int(file.read_text()) if file.exists() else 0
-kept = Path(os.environ["RANKDECK_CHECKPOINTS"], os.environ["RANK"])
-step = step_of(kept)
-print("from", step, "on", socket.gethostname(), flush=True)
-while not asked and not (step >= 5 and os.path.exists("finish")):
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.05)
-kept.parent.mkdir(parents=True, exist_ok=True)
-kept.write_text(str(step))
-"""
+GO_ON = entries("slurm/submitted", "go_on")
 """A script that writes a checkpoint at SIGTERM, and goes on from there."""
 
 

@@ -19,7 +19,7 @@ from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.quickstart import unhurried
 from tests.slurm.lab import Slurm
-from tests.support import Deck, complete_lines, kill_hard, wait_gone, wait_until
+from tests.support import Deck, complete_lines, entries, kill_hard, wait_gone, wait_until
 
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "0")
 """Arguments of a quickstart that ends when it is stopped."""
@@ -148,13 +148,7 @@ def test_quickstart_that_is_submitted_is_killed_rejoins_is_watched_from_elsewher
 
 # --- nobody is there -----------------------------------------------------------------------------------------------------
 
-COUNT = """
-import os, rankdeck, time
-for step in range(1, 41):
-    rankdeck.log(step=step, loss=1 / step)
-    print("line", step, flush=True)
-    time.sleep(0.02)
-"""
+COUNT = entries("slurm/whole_runs", "count")
 
 
 def test_a_run_waits_30_s_behind_another_job_and_trains_with_all_processes_on_the_login_node_killed(
@@ -186,49 +180,10 @@ def test_a_run_waits_30_s_behind_another_job_and_trains_with_all_processes_on_th
 
 # --- over several jobs ---------------------------------------------------------------------------------------------------
 
-ELASTIC = """
-import os, signal, time, torch, torch.distributed as dist, rankdeck
-from rankdeck import checkpoint
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-folder, attempt = os.environ["RANKDECK_CHECKPOINTS"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-saved = checkpoint.load(folder)
-first = saved.step if saved else 0
-state = rankdeck.elastic.State(step=first)
-
-@rankdeck.elastic.run(state)
-def train():
-    last = False
-    while not last:
-        state.step += 1
-        rankdeck.log(step=state.step, loss=1 / state.step)
-        print("step", state.step, flush=True)
-        time.sleep(0.1)
-        leave = torch.tensor(float(bool(asked) or (attempt >= 2 and state.step >= first + 5)))
-        dist.all_reduce(leave)
-        last = bool(leave)
-    if dist.get_rank() == 0:
-        checkpoint.save(folder, state.step, {})
-
-train()
-"""
+ELASTIC = entries("slurm/whole_runs", "elastic")
 """Writes a checkpoint after the step in which SIGTERM arrives. Ends in the third job."""
 
-PLAIN = """
-import os, rankdeck, time
-from pathlib import Path
-kept, attempt = Path(os.environ["RANKDECK_CHECKPOINTS"], os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-kept.parent.mkdir(parents=True, exist_ok=True)
-first = step = int(kept.read_text()) if kept.exists() else 0
-while attempt < 2 or step < first + 15:
-    step += 1
-    rankdeck.log(step=step, loss=1 / step)
-    print("step", step, flush=True)
-    time.sleep(0.1)
-    if step % 10 == 0:
-        kept.with_suffix(".new").write_text(str(step))
-        kept.with_suffix(".new").rename(kept)
-"""
+PLAIN = entries("slurm/whole_runs", "plain")
 """Writes a checkpoint every 10 steps; SIGTERM ends it at once."""
 
 

@@ -14,6 +14,7 @@ from engine.core.arguments.argument import Argument
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
+from tests.support import entries, rows
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -28,18 +29,7 @@ from tui.widgets.form_row import Form, FormRow
 
 # --- the form without a screen ---------------------------------------------------------------------------------------
 
-WHOLE = """args = ["--verbose", "--lr=0.01", "--steps", "1000", "a b"]
-[launch]
-python = "python3.12"
-workdir = "src"
-preload = ["numpy", "a.b"]
-on_failure = "restart"
-stop_ladder = [["SIGKILL", 1]]
-[env]
-OMP_NUM_THREADS = "2"
-[metrics]
-patterns = ['(?P<loss>x)']
-"""
+WHOLE = entries("tui/edit", "whole")
 
 
 def test_a_profile_goes_through_the_form_unchanged():
@@ -136,14 +126,9 @@ def test_an_own_script_takes_the_recipes_place():
 @pytest.mark.parametrize(
     ("line", "value", "said"),
     [
-        ("name", "", "is not a valid name"),
-        ("name", "a/b", "is not a valid name"),
-        ("layout.nodes", "gpu01:x", "not a number of ranks"),
-        ("layout.ranks_per_node", "many", "there is no choice 'many'"),
-        ("layout.ranks_per_node", "0", "must be 1 to"),
+        *rows("tui/edit", "what_is_wrong_is_said_at_its_line"),
         (f"{ARGUMENT}steps", "ten", "'ten' is not a whole number"),
         (f"{ARGUMENT}lr", "fast", "'fast' is not a number"),
-        ("recipe.args", "'never closed", "can't be read as words: no closing quotation"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_line(line: str, value: str, said: str):
@@ -302,21 +287,6 @@ async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only
         app.screen.set_focus(line(app, f"argument.{long}"))
         await until_seen(pilot, f"{long}: a number")  # below the form, because the label is cut
         assert not ascii_only or "…" not in text_of(app)
-
-
-async def test_another_recipe_brings_its_own_arguments(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "e", "steps ", "lr ")
-        line(app, "recipe.kind").focus()
-        await pilot.press("right")
-        await until_gone(pilot, "steps ")
-        await pilot.press("right")
-        await until_seen(pilot, "script ", "train.py", "is empty")
-        await pilot.press("down", *"my.py")
-        await until_seen(pilot, "-u my.py")
-        line(app, "recipe.kind").focus()
-        await pilot.press("left", "left")
-        await until_seen(pilot, "steps ", "400")
 
 
 async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: RankdeckApp, engine: FakeEngine):
@@ -542,23 +512,6 @@ async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
         assert not engine.saved[0][0].launch.warm
 
 
-async def test_f2_gives_the_plan_the_screen_and_back(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
-        await pilot.press("f2")
-        await until_seen(pilot, "on failure hold")
-        assert "description" not in text_of(app)
-        await pilot.press("escape")
-        await until_seen(pilot, "description")
-
-
-async def test_keys_that_would_be_typed_are_not_offered_as_keys(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e", "F1 help", "^p commands")
-        line(app, "backend.name").focus()
-        await until_seen(pilot, "? help", ": commands")
-
-
 @pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
 async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, size: tuple[int, int]):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
@@ -668,14 +621,6 @@ async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
         assert [saved.description for saved, _ in engine.saved] == ["new"]
-
-
-async def test_a_placeholder_does_not_look_like_a_value(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: quickstart", "(auto)", "(none)")
 
 
 async def test_a_change_whose_message_is_under_way_is_not_lost(engine: FakeEngine):

@@ -12,7 +12,7 @@ from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.compare import CompareScreen
-from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.screens.confirm import AskScreen
 from tui.screens.edit import EditScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.home import HomeScreen
@@ -61,28 +61,6 @@ async def test_marked_runs_are_deleted_after_a_question(engine: FakeEngine):
         await pilot.press("x", "y")
         await until_seen(pilot, "1 run,")
         assert list(engine.live) == ["gpt-aaaa"]
-
-
-async def test_a_run_that_has_not_ended_is_not_deleted(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    engine.add_run("gpt-aaaa")
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(100, 30)) as pilot:
-        await until_seen(pilot, "gpt", "Plan:")
-        await pilot.press("H")
-        await until_seen(pilot, "1 run,")
-        await pilot.press("x")
-        assert not isinstance(app.screen, ConfirmScreen)
-
-
-async def test_a_terminal_of_ten_lines_shows_runs_instead_of_details(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(40, 10)) as pilot:
-        await until_seen(pilot, "Profiles")
-        await pilot.press("H")
-        await until_seen(pilot, "newest first", "linear-cccc", "gpt-bbbb", "gpt-aaaa")
-        await pilot.resize_terminal(40, 24)
-        await until_seen(pilot, "linear-cccc", "over gloo")
 
 
 async def test_a_filter_a_note_and_a_star(engine: FakeEngine):

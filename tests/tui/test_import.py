@@ -9,6 +9,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from tests.support import entries
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -19,13 +20,7 @@ from tui.widgets.form_row import FormRow
 
 TORCHRUN = "torchrun --nproc-per-node 3 --rdzv-id x train.py --lr 1e-3"
 
-BATCH = """#!/bin/bash
-#SBATCH --job-name=big
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=4
-module load cuda
-srun python train.py --epochs 3
-"""
+BATCH = entries("tui/import", "batch")
 
 
 @pytest.fixture

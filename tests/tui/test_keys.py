@@ -12,7 +12,7 @@ from textual.dom import DOMNode
 from textual.keys import _character_to_key
 
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import text_of, until_seen
+from tests.tui.seen import until_seen
 from tui.app import RankdeckApp
 from tui.keys import KEYS, PLACES, TABLE, Key, keys_of, rebound
 from tui.screens.check import CheckScreen
@@ -177,21 +177,6 @@ def test_the_help_is_ascii_where_that_is_wanted():
     content = help_text("", 80, ascii=True)
     assert isinstance(content, Content)
     assert str(content).isascii()
-
-
-async def test_the_help_screen_opens_from_anywhere_searches_and_closes(tmp_path: Path):
-    app = RankdeckApp(FakeEngine(tmp_path))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("question_mark")
-        await until_seen(pilot, "Everywhere", "esc close")
-        await pilot.press("slash", *"sigkill")
-        await until_seen(pilot, "Send SIGKILL to the selected rank")
-        assert "Everywhere" not in text_of(app)
-        await pilot.press("escape")
-        await until_seen(pilot, "Everywhere")
-        await pilot.press("q")
-        await until_seen(pilot, "Plan: quickstart")
 
 
 async def test_keys_of_the_focused_pane_come_first_in_bar_help_and_palette(tmp_path: Path):

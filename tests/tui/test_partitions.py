@@ -8,7 +8,7 @@ import pytest
 
 from engine.core.plan.batch.slurm import Partition, partition_words, soonest_first
 from engine.core.plan.profile import PbsJob, SlurmJob
-from tests.support import parse_profile
+from tests.support import entries, parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
@@ -21,17 +21,7 @@ FREE = Partition(
 )
 DOWN = Partition(name="old", default=False, up=False, time="infinite", nodes=4, free=4, cpus=64, free_cpus=64)
 
-JOB = """schema = 1
-name = "job"
-[layout]
-ranks_per_node = 2
-[layout.slurm]
-nodes = 3
-partition = "big"
-time = "4:00:00"
-[recipe]
-name = "gpt"
-"""
+JOB = entries("tui/partitions", "job")
 
 
 def test_what_starts_soon_comes_first_and_is_told_in_words() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from tests.support import parse_profile
+from tests.support import parse_profile, rows
 from tests.tui.fake_engine import FakeEngine, entry
 from tests.tui.seen import until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -35,21 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "ending", "rest"),
-    [
-        ("sr", ".py", "src/"),
-        ("src/", ".py", None),
-        ("src/t", ".py", "src/train.py"),
-        ("src/n", ".py", None),
-        ("src/n", "", "src/notes.txt"),
-        ("src/n", None, None),
-        ("src/d", None, "src/deep/"),
-        (".v", None, ".venv/"),
-        ("missing/t", "", None),
-        ("src/\0", "", None),
-        ("", ".py", None),
-        ("sr", "", None),
-    ],
+    ("text", "ending", "rest"), rows("tui/path_lines", "the_rest_of_a_path_is_that_of_the_first_that_fits")
 )
 def test_the_rest_of_a_path_is_that_of_the_first_that_fits(
     folder: Path, text: str, ending: str | None, rest: str | None

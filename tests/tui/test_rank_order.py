@@ -7,6 +7,7 @@ import math
 import pytest
 
 from engine.core.metrics.resources import GpuUse
+from tests.support import rows
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import lines
 from tui.data.rank_order import COLUMNS, ORDERS, Column, Order, arranged, matches
@@ -52,19 +53,7 @@ def some() -> list[RankRow]:
 
 
 @pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ("rank", [0, 1, 2, 3, 4]),
-        ("node", [0, 1, 2, 3, 4]),
-        ("local", [0, 1, 2, 3, 4]),
-        ("state", [2, 4, 3, 0, 1]),
-        ("step", [3, 4, 2, 0, 1]),  # the furthest behind, then the slower one
-        ("throughput", [2, 4, 0, 1, 3]),
-        ("loss", [2, 1, 4, 0, 3]),  # what is not a number is the worst
-        ("gpu", [4, 0, 1, 2, 3]),
-        ("memory", [3, 0, 1, 2, 4]),
-        ("seen", [2, 0, 1, 4, 3]),
-    ],
+    ("column", "expected"), rows("tui/rank_order", "what_needs_attention_comes_first_and_what_is_unknown_last")
 )
 def test_what_needs_attention_comes_first_and_what_is_unknown_last(column: Column, expected: list[int]):
     assert ranks(Order(column), some()) == expected
@@ -83,22 +72,7 @@ def test_every_column_says_its_order_in_words(column: Column):
     assert Order(column).is_rising != Order(column, reverse=True).is_rising
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("", [0, 1, 2, 3, 4]),
-        ("failed", [2]),
-        ("!running", [1, 2, 3, 4]),
-        ("GPU02", [4]),
-        ("1-3", [1, 2, 3]),
-        ("1-3 !failed", [1, 3]),
-        ("2", [2]),
-        ("sigkill", [2]),
-        ("!", [0, 1, 2, 3, 4]),
-        ("1-", []),
-        ("nothing", []),
-    ],
-)
+@pytest.mark.parametrize(("query", "expected"), rows("tui/rank_order", "a_filter_shows_ranks_that_have_every_word"))
 def test_a_filter_shows_ranks_that_have_every_word(query: str, expected: list[int]):
     assert ranks(Order(), some(), query) == expected
 

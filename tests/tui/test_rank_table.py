@@ -11,6 +11,7 @@ from textual.geometry import Region
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.run.state import RankWord
+from tests.support import entries, rows
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
@@ -28,16 +29,7 @@ def one_of_each() -> list[RankRow]:
     return rows
 
 
-GOLDEN_80 = """\
- rank node  state         step   tok/s            loss         last line
-▸   0 gpu01 ● running      812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-    1 gpu01 ◌ starting     812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-    2 gpu01 ✔ exited       812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-    3 gpu01 ✖ failed       811       – ▁▂▃▄▅▇█       – █▇▆▅▄▂▁ SIGKILL
-    4 gpu01 ■ stopped      812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-    5 gpu02 ? lost         812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-
-"""  # noqa: RUF001
+GOLDEN_80 = entries("tui/rank_table", "golden_80")
 
 
 async def test_rows_at_80_columns_say_everything_essential():
@@ -90,18 +82,7 @@ async def test_ranks_of_one_node_need_no_column_for_it_and_a_time_stamp_does_not
         assert first.endswith("INFO: step 812")
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("12:41:07 step 1", "step 1"),
-        ("2026-11-24T12:41:07.5Z - step 1", "step 1"),
-        ("2026/11/24 12:41:07 | step 1", "step 1"),
-        ("12:41:07", "12:41:07"),
-        ("12:41:07 ", "12:41:07 "),
-        ("step 12:41:07 x", "step 12:41:07 x"),
-        ("1:2:3 x", "1:2:3 x"),
-    ],
-)
+@pytest.mark.parametrize(("line", "shown"), rows("tui/rank_table", "the_time_before_a_line_is_left_out_of_the_table"))
 def test_the_time_before_a_line_is_left_out_of_the_table(line: str, shown: str):
     assert without_time(line) == shown
 
@@ -119,14 +100,7 @@ def with_gpus() -> list[RankRow]:
     return rows
 
 
-GPUS_80 = """\
- rank node  state         step   tok/s    loss  gpu   mem last line
-▸   0 gpu01 ● running      812    2571    1.61  97%  61 G step 812 loss 1.613
-    1 gpu01 ● running      812    2571    1.61   5% 1.2 G step 812 loss 1.613
-    2 gpu01 ✖ failed       811       –       –    –     – SIGKILL
-    3 gpu01 ● running      812    2571    1.61    – 700 M step 812 loss 1.613
-    4 gpu02 ● running      812    2571    1.61 100%     – step 812 loss 1.613
-"""  # noqa: RUF001
+GPUS_80 = entries("tui/rank_table", "gpus_80")
 
 
 async def test_at_80_columns_gpus_take_the_place_of_sparklines():

@@ -12,7 +12,7 @@ from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.planning.recipes import find_recipe, names
-from tests.support import parse_profile
+from tests.support import parse_profile, rows
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
@@ -74,41 +74,20 @@ def test_a_preset_changes_what_stands_in_empty_lines():
     assert found["lr"].placeholder == "0.1"
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        (),
-        ("--steps", "7", "--sync-batchnorm", "--data", "noise"),
-        ("--no-sync-batchnorm", "--stages=4"),
-        ("--preset", "small", "--lr", "0.5", "more"),
-        ("--sync-batchnorm=yes",),
-    ],
-)
+@pytest.mark.parametrize("args", rows("tui/recipes", "arguments_go_through_the_form_unchanged"))
 def test_arguments_go_through_the_form_unchanged(args: tuple[str, ...]):
     before = shaped(*args)
     assert profile_of(values_of(before, ALL), before, ALL) == before
 
 
-@pytest.mark.parametrize(
-    ("values", "args"),
-    [
-        ({"sync-batchnorm": "yes"}, ("--sync-batchnorm",)),
-        ({"sync-batchnorm": "no", "data": "noise"}, ("--data", "noise", "--no-sync-batchnorm")),
-        ({"preset": "small", "stages": "4"}, ("--preset", "small", "--stages", "4")),
-    ],
-)
-def test_what_is_chosen_becomes_arguments(values: dict[str, str], args: tuple[str, ...]):
+@pytest.mark.parametrize(("values", "args"), rows("tui/recipes", "what_is_chosen_becomes_arguments"))
+def test_what_is_chosen_becomes_arguments(values: dict[str, str], args: list[str]):
     said = {f"{ARGUMENT}{name}": value for name, value in values.items()}
-    assert profile_of({**values_of(shaped(), ALL), **said}, None, ALL).recipe.args == args
+    assert profile_of({**values_of(shaped(), ALL), **said}, None, ALL).recipe.args == tuple(args)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("steps", "0", "'0' is not a whole number of 1 or more"),
-        ("lr", "2", "'2' is not a number from 0 to 1"),
-        ("data", "cats", "'cats' is not one of digits, noise"),
-    ],
+    ("name", "value", "reason"), rows("tui/recipes", "a_value_out_of_range_is_refused_at_its_line")
 )
 def test_a_value_out_of_range_is_refused_at_its_line(name: str, value: str, reason: str):
     values: dict[str, Any] = {**values_of(shaped(), ALL), f"{ARGUMENT}{name}": value}
@@ -222,13 +201,7 @@ DECLARED = (
 
 
 @pytest.mark.parametrize(
-    ("args", "values", "rest"),
-    [
-        (["--lr", "0.3", "--amp", "data"], {"lr": "0.3", "amp": "yes"}, "data"),
-        (["--lr=0.3", "optim.width=4"], {"lr": "0.3", "optim.width": "4"}, ""),
-        (["--no-amp", "--opt", "adam"], {"opt": "adam"}, "--no-amp"),
-        (["--", "--lr", "3"], {}, "-- --lr 3"),
-    ],
+    ("args", "values", "rest"), rows("tui/recipes", "words_of_a_script_are_in_its_lines_and_come_back")
 )
 def test_words_of_a_script_are_in_its_lines_and_come_back(args: list[str], values: dict[str, str], rest: str):
     known = own_script(RECIPES, DECLARED)
@@ -266,24 +239,7 @@ SEVERAL = (
 
 
 @pytest.mark.parametrize(
-    ("args", "values", "rest"),
-    [
-        (["--sizes", "1", "-2", "--lr", "3"], {"sizes": "1 -2", "lr": "3"}, ""),
-        (["--sizes", "1", "--", "data"], {"sizes": "1"}, "-- data"),
-        (["--sizes=1", "data"], {"sizes": "1"}, "data"),
-        (["--shape", "1", "2.5", "data", "--x", "y"], {"shape": "1 2.5"}, "data --x y"),
-        (["--tag", "a", "--tag=b c"], {"tag": "a 'b c'"}, ""),
-        (["betas=[0.9,0.99]"], {"betas": "0.9 0.99"}, ""),
-        (["betas=[0.9, 0.99]"], {"betas": "0.9 0.99"}, ""),
-        (["betas=${other.betas}"], {}, "'betas=${other.betas}'"),
-        (["betas=[]"], {}, "'betas=[]'"),
-        (["betas", "1"], {}, "betas 1"),
-        (["betas=[1]", "betas"], {"betas": "1"}, "betas"),
-        (["--lr", ""], {}, "--lr ''"),
-        (["--lr", "--amp"], {}, "--lr --amp"),
-        (["--sizes", "--tag", "a"], {"tag": "a"}, "--sizes"),
-        (["--lr", "{rank}"], {"lr": "{rank}"}, ""),
-    ],
+    ("args", "values", "rest"), rows("tui/recipes", "several_values_of_an_argument_are_one_line_and_come_back")
 )
 def test_several_values_of_an_argument_are_one_line_and_come_back(args: list[str], values: dict[str, str], rest: str):
     known = own_script(RECIPES, SEVERAL)
@@ -306,25 +262,7 @@ PLACED = (
 
 @pytest.mark.parametrize(
     ("args", "values", "rest", "changed"),
-    [
-        ("in", {"data": "in"}, "", "in --lr 9"),
-        ("in runs/a --lr 3", {"data": "in", "out": "runs/a", "lr": "3"}, "", "in runs/a --lr 9"),
-        ("-a -l 3 in", {"amp": "yes", "lr": "3", "data": "in"}, "", "in --lr 9 --amp"),
-        ("--lr 3 in runs", {"lr": "3", "data": "in", "out": "runs"}, "", "in runs --lr 9"),
-        ("in --lr 3 runs", {"lr": "3"}, "in runs", "--lr 9 in runs"),  # argparse has given `out` its default by then
-        ("in --other", {"data": "in"}, "--other", "in --lr 9 --other"),
-        ("--other 1 in", {}, "--other 1 in", "--lr 9 --other 1 in"),
-        ("--other --lr 3 in", {}, "--other --lr 3 in", None),
-        ("--sizes 1 --sizes --lr 3", {"lr": "3"}, "--sizes", "--lr 9 --sizes"),
-        ("in -- -x", {}, "in -- -x", "--lr 9 in -- -x"),
-        ("in runs more", {}, "in runs more", "--lr 9 in runs more"),
-        ("--sizes 1 2 in", {"sizes": "1 2 in"}, "", None),
-        ("in --resume", {"data": "in", "resume": "auto"}, "", "in --lr 9 --resume"),
-        ("in --resume a.pt", {"data": "in", "resume": "a.pt"}, "", "in --resume a.pt --lr 9"),
-        ("--resume --amp in", {"data": "in", "resume": "auto", "amp": "yes"}, "", "in --lr 9 --amp --resume"),
-        ("--lr 1 --lr 3", {"lr": "3"}, "", "--lr 9"),
-        ("", {}, "", "--lr 9"),
-    ],
+    rows("tui/recipes", "words_without_a_flag_are_in_the_lines_of_positional_arguments"),
 )
 def test_words_without_a_flag_are_in_the_lines_of_positional_arguments(
     args: str, values: dict[str, str], rest: str, changed: str | None

@@ -19,16 +19,14 @@ from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
 from engine.core.numbers import precise
 from engine.core.views.view import Activity, StallView
+from tests.support import rows
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
 from tui.screens.confirm import ConfirmScreen
-from tui.screens.home import HomeScreen
 from tui.text.run import header_lines
-from tui.widgets.log_view import LogView
 from tui.widgets.rank_table import RankTable
-from tui.widgets.text_pane import TextPane
 
 RUN = "quickstart-7f3a"
 
@@ -61,23 +59,6 @@ async def test_everything_essential_is_seen_at_once(app: RankdeckApp, run: FakeR
         assert text.count("● running") == 5
 
 
-async def test_values_move_as_the_run_goes_on(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "0/100")
-        run.tick(41, loss=1.234)
-        await until_seen(pilot, "step  41/100", "1.23", "━")
-
-
-async def test_a_failed_rank_shows_its_signal_and_the_card_with_the_next_step(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        run.fail(2, traceback='Traceback:\n  File "train.py", line 3\nValueError: [/red] boom')
-        text = await until_seen(pilot, "◆ holding", "3/4 ranks", "✖ failed", "Why", "ValueError: [/red] boom")
-        assert "SIGKILL" in text
-        assert "rank 2 was killed by SIGKILL" in text
-        assert "r  stop the 3 that run and start" in text
-
-
 async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -106,57 +87,12 @@ async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on
     assert (tmp_path / "asked").read_text().split() == ["+3", str(script)]
 
 
-async def test_the_card_has_the_line_that_helps_and_what_followed(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        run.fail(2, fix="ulimit\x1b]0;x\x07 -n 4096", followed=("2 other ranks lost the connection to it: 0, 1",))
-        await until_seen(pilot, "Why", "ulimit -n 4096", "2 other ranks lost the")
-
-
 async def test_the_card_of_a_small_screen_has_what_went_wrong_and_the_key(app: RankdeckApp, run: FakeRun):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "● running")
         run.fail(2)
         text = await until_seen(pilot, "often the kernel, out of memory", "r  stop the 3 that run and start")
         assert text.index("rank 2 was killed") < text.index("often the kernel") < text.index("r  stop the 3")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_cursor_goes_to_the_rank_that_failed_first_and_its_log_is_shown(
-    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
-):
-    run.write(2, "last words of rank 2\n")
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
-        run.fail(2)
-        await until_seen(pilot, "Log: rank 2 on localhost", "last words of rank 2")
-        assert app.screen.query_one(RankTable).cursor_rank == 2
-
-
-async def test_the_card_goes_when_a_new_attempt_begins_and_the_log_is_that_of_the_attempt(
-    app: RankdeckApp, run: FakeRun
-):
-    run.fail(2)
-    run.write(2, "words of attempt 0\n")
-    run.write(2, "words of attempt 1\n", attempt=1)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Why", "words of attempt 0")
-        run.begin_attempt(1)
-        await until_seen(pilot, "attempt 1", "words of attempt 1", "● running")
-        await until_gone(pilot, "words of attempt 0")
-        await until_gone(pilot, "Why")
-
-
-async def test_a_loss_that_is_not_a_number_is_shown_and_ends_nothing(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        run.tick(1, loss=2.0)
-        run.tick(2, loss=None)
-        await until_seen(pilot, "loss       nan")
-        await pilot.press("2")
-        await until_seen(pilot, "Chart")
-        run.tick(3, loss=1.5)
-        await until_seen(pilot, "1.50")
 
 
 async def test_any_metric_is_drawn_that_a_part_of_its_name_finds(app: RankdeckApp, run: FakeRun):
@@ -254,13 +190,6 @@ async def test_destructive_keys_ask_and_enter_alone_does_nothing(
         assert run.asked == [request_made]
 
 
-async def test_the_restart_question_says_exactly_what_it_does(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("r")
-        await until_seen(pilot, "This will stop the 4 that run and start attempt 1 of all 4 ranks.")
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
     async with app.run_test(notifications=True, size=size) as pilot:
@@ -337,74 +266,6 @@ def test_the_header_tells_the_epoch_other_bars_and_a_derived_throughput(run: Fak
     assert " ~" in second.plain
 
 
-async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: RankdeckApp, run: FakeRun):
-    run.fail(2)
-    run.offer_rejoin(2)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "◆ holding")
-        await pilot.press("r")
-        await until_seen(pilot, "Bring back rank 2")
-        run.change(
-            restart="stop the 3 that run and start attempt 1 of all 4 ranks (no rejoin: the store is lost)",
-            restart_kind="attempt",
-        )
-        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
-        await pilot.press("y")
-        await until_seen(pilot, "what a restart does has changed in the meantime; nothing was changed")
-        assert run.asked == []
-        await pilot.press("r")
-        await until_seen(pilot, "Restart quickstart?", "no rejoin: the store is lost")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_question_that_is_open_says_what_holds_now(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    run.fail(2)
-    run.offer_rejoin(2)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "◆ holding")
-        await pilot.press("r")
-        await until_seen(pilot, "Bring back rank 2 of quickstart?", "rejoin rank 2; the other 3 keep running")
-        run.fail(3)
-        run.change(restart="rejoin ranks 2, 3; the other 2 keep running", restart_ranks=(2, 3))
-        await until_seen(pilot, "Bring back ranks 2", "rejoin ranks 2, 3; the other 2 keep running")
-        await pilot.press("y")
-        await until(pilot, lambda: run.asked == [("restart",)], "the request")
-        await until_seen(pilot, "restart: done")
-        await pilot.press("r")
-        await until_seen(pilot, "Bring back ranks 2")
-        run.change(restart="stop the 2 that run and start attempt 1 of all 4 ranks", restart_kind="attempt")
-        await until_seen(pilot, "What a restart does has changed in the meantime")
-        await pilot.press("y")
-        await until_gone(pilot, "Cancel (n)")
-        assert run.asked == [("restart",)]
-
-
-async def test_a_question_about_a_stop_says_that_it_stops_already(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("s")
-        await until_seen(pilot, "Its 4 ranks get the signals")
-        run.change(alive=3)
-        await until_seen(pilot, "Its 3 ranks get the signals")
-        run.change(activity="stopping")
-        await until_seen(pilot, "What it does has changed in the meantime")
-        await pilot.press("y")
-        await until_gone(pilot, "Stop quickstart?")
-        assert run.asked == []
-
-
-async def test_an_answer_to_a_generation_that_is_over_does_nothing(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("x")
-        await until_seen(pilot, "Kill rank 0")
-        run.rejoin(0)
-        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
-        await pilot.press("y")
-        await until_seen(pilot, "generation 1 has begun in the meantime; nothing was changed")
-        assert run.asked == []
-
-
 async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app: RankdeckApp, run: FakeRun):
     run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
     run.change(state="starting", doing="opening the store", activity="opening_store", alive=0, ranks=tuple(run.ranks))
@@ -433,56 +294,8 @@ async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckAp
         assert run.asked == [("restart",)]
 
 
-async def test_an_answer_to_an_attempt_that_is_over_does_nothing(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("r")
-        await until_seen(pilot, "Restart quickstart?")
-        run.begin_attempt(1)
-        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
-        await pilot.press("y")
-        await until_seen(pilot, "attempt 1 has begun in the meantime; nothing was changed")
-        assert run.asked == []
-
-
-async def test_a_request_that_fails_says_why(app: RankdeckApp, run: FakeRun):
-    run.answer = SupervisorError("the supervisor hung up [/", hint="rankdeck attach it again")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("s")
-        await until_seen(pilot, "Stop quickstart?")
-        await pilot.press("y")
-        await until_seen(pilot, "the supervisor hung up [/", "rankdeck attach it again")
-        await pilot.press("escape")
-        await until_seen(pilot, "● running", "s stop")
-
-
-async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engine: FakeEngine, run: FakeRun):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● quickstart")
-        app.open_run(RUN)
-        await until_seen(pilot, "● running")
-        await pilot.press("s")
-        await until_seen(pilot, "Its 4 ranks get the signals")
-        await pilot.press("y")
-        await until_seen(pilot, "stop: done")
-        await pilot.press("q")
-        text = await until_seen(pilot, "quickstart is stopping: rankdeck")
-        await until_gone(pilot, "stop: done")
-        assert "keeps running" not in text
-
-
 @pytest.mark.parametrize(
-    ("alive", "activity", "said"),
-    [
-        (0, "", "None of its ranks is alive"),
-        (1, "", "Its rank gets the signals"),
-        (4, "", "Its 4 ranks get the signals"),
-        (1, "stopping", "SIGKILL goes to the rank still alive"),
-        (3, "stopping", "SIGKILL goes to the 3 ranks still alive"),
-        (0, "stopping", "none of its ranks is alive"),
-    ],
+    ("alive", "activity", "said"), rows("tui/run_screen", "the_question_counts_ranks_as_one_speaks")
 )
 async def test_the_question_counts_ranks_as_one_speaks(
     app: RankdeckApp, run: FakeRun, alive: int, activity: Activity, said: str
@@ -502,45 +315,6 @@ async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, ru
         await until_seen(pilot, f"tok/s  loss {precise(loss):>9}")
 
 
-async def test_a_finished_run_shows_no_throughput_that_it_does_not_have(app: RankdeckApp, run: FakeRun):
-    run.tick(1, loss=1.5)
-    run.change(throughput=None)
-    run.end()
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "✔ succeeded", "4 ranks  loss     1.500")
-        assert "– tok/s" not in text  # noqa: RUF001  not a hyphen
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_full_disk_is_said_in_the_header(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
-        run.change(doing="No space left on device: /home/alice/runs/job; the run continues")
-        await until_seen(pilot, "No space left")
-        run.change(doing="")
-        await until_gone(pilot, "No space left")
-
-
-async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, run: FakeRun):
-    run.change(doing="stopping (stopped by someone)", activity="stopping")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "stopping")
-        await pilot.press("s")
-        await until_seen(pilot, "End quickstart at once?", "SIGKILL")
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: run.asked == [("stop", True)], "the request")
-
-
-async def test_a_restart_that_would_do_nothing_is_not_offered(app: RankdeckApp, run: FakeRun):
-    run.change(restart="", restart_kind="none")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running", "x kill")
-        assert "r restart" not in text_of(app)
-        await pilot.press("r")
-        await pilot.pause()
-        assert not isinstance(app.screen, ConfirmScreen)
-
-
 # --- coming and going ------------------------------------------------------------------------------------------------
 
 
@@ -555,14 +329,6 @@ async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: Rankdec
     assert run.subscribers == []
 
 
-async def test_ctrl_q_leaves_from_a_run_with_the_same_words(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("ctrl+q")
-        await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting == f"quickstart keeps running: rankdeck attach {RUN}"
-
-
 async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_stays(
     app: RankdeckApp, engine: FakeEngine, run: FakeRun
 ):
@@ -575,20 +341,6 @@ async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_s
         await until_seen(pilot, f"no run '{RUN}'")
         await pilot.press("escape")
         await until_seen(pilot, "● running", f"no run '{RUN}'")
-
-
-async def test_the_end_of_a_run_is_shown_and_the_screen_stays(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        run.tick(100, loss=1.1)
-        run.end()
-        text = await until_seen(pilot, "✔ succeeded", "step 100/100")
-        assert "attaching again" not in text
-        await until_gone(pilot, "s stop")
-        await until_gone(pilot, "x kill")
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting is None
 
 
 async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
@@ -619,16 +371,6 @@ async def test_a_broken_connection_is_said_and_made_again(
         engine.attach_errors = []
         await until_seen(pilot, "33/100")
         await until_gone(pilot, "attaching again")
-
-
-async def test_a_run_that_does_not_exist_is_said_and_home_is_shown(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "quickstart")
-        app.open_run("gone-0000")
-        await until_seen(pilot, "no run 'gone-0000'", "rankdeck ps --all lists them")
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
 
 
 async def test_a_run_from_the_command_line_that_does_not_exist_ends_the_app_with_the_reason(engine: FakeEngine):
@@ -666,21 +408,6 @@ async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_lo
         await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
 
 
-async def test_the_log_of_all_ranks_and_of_one_stream(app: RankdeckApp, run: FakeRun):
-    for rank in range(4):
-        run.write(rank, f"out of {rank}\n")
-        run.write(rank, f"err of {rank}\n", stream="err")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "out of 0", "err of 0")
-        await pilot.press("a")
-        await until_seen(pilot, "Log: all 4 ranks", "[r3] out of 3", "[r1] err of 1")
-        await pilot.press("o")
-        await until_gone(pilot, "err of 1")
-        await pilot.press("o")
-        await until_seen(pilot, "stderr only", "err of 1")
-        assert "out of 1" not in text_of(app)
-
-
 async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: FakeRun):
     for number in range(200):
         run.write(0, f"line {number} {'needle [red' if number in (20, 90) else ''}\n")
@@ -702,20 +429,6 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await until_seen(pilot, "line 199", "follow")
 
 
-async def test_a_search_and_a_filter_that_take_too_long_say_so(
-    app: RankdeckApp, run: FakeRun, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tui.data.log_pattern.SECONDS", 0.02)
-    monkeypatch.setattr("tui.data.log_pattern.LINE_SECONDS", 0.02)
-    run.write(0, "a" * 200 + "\n")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "aaaa")
-        await pilot.press("3", "slash", *"(a|aa)*[bc]", "enter")
-        await until_seen(pilot, "can't be sought: it takes too long in these lines")
-        await pilot.press("escape", "ampersand", *"(a|aa)*[bc]", "enter")
-        await until_seen(pilot, "the filter takes too long, and is left out", "aaaa")
-
-
 async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
     for step in range(6):
         for rank in (2, 0, 3):
@@ -730,24 +443,6 @@ async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(
         assert shown == [f"step {step} of {rank}" for step in range(6) for rank in (2, 0, 3)]
         await pilot.press("slash", *"of 3", "enter", "N", "N")
         await until_seen(pilot, "match 4 of 6")
-
-
-async def test_lines_that_all_ranks_print_stand_once_and_z_shows_them_all(app: RankdeckApp, run: FakeRun):
-    for rank in range(4):
-        run.write(rank, "model has 124 M parameters\n")
-        run.write(rank, f"seed {rank}\n")
-    async with app.run_test(notifications=True, size=(80, 30)) as pilot:
-        await until_seen(pilot, "seed 0")
-        await pilot.press("a", "3", "3")
-        text = await until_seen(pilot, "[\u00d74] model has 124 M parameters", "[r3] seed 3")
-        assert text.count("model has") == 1
-        for rank in range(4):
-            run.write(rank, "saved\n")
-        await until_seen(pilot, "[\u00d74] saved")
-        await pilot.press("slash", *"saved|model", "enter", "n")
-        await until_seen(pilot, "match 1 of 8")
-        await pilot.press("escape", "z")
-        await until(pilot, lambda: text_of(app).count("model has") == 4, "each rank's line")
 
 
 async def test_the_log_of_the_ranks_of_a_node(app: RankdeckApp, run: FakeRun):
@@ -807,20 +502,6 @@ async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run
         await until_gone(pilot, "error 2 of 2")
 
 
-async def test_the_log_of_an_earlier_attempt_is_shown(app: RankdeckApp, run: FakeRun):
-    run.write(0, "in the first\n")
-    run.write(0, "in the second\n", attempt=1)
-    run.begin_attempt(1)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Log: rank 0 on localhost, attempt 1", "in the second")
-        await pilot.press("3", "left_square_bracket")
-        await until_seen(pilot, "attempt 0 (the newest is 1)", "in the first")
-        await pilot.press("left_square_bracket")
-        await until_seen(pilot, "there is no earlier attempt")
-        await pilot.press("right_square_bracket")
-        await until_seen(pilot, "localhost, attempt 1", "in the second")
-
-
 async def test_what_the_filter_lets_through_is_saved_to_a_new_file(app: RankdeckApp, run: FakeRun, tmp_path: Path):
     for rank in range(4):
         run.write(rank, f"one {rank}\n\x1b[31mtwo\x1b[0m\n")
@@ -859,27 +540,6 @@ async def test_the_file_of_the_rank_is_opened_in_the_pager_or_the_editor(
     assert (tmp_path / "opened").read_text() == f"-x {run.log_path(0, 1, 'out')} "
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_table_is_filtered_and_its_filter_ends_with_esc(
-    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
-):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
-        run.fail(2)
-        await until_seen(pilot, "✖ failed")
-        await pilot.press("slash", *"failed", "enter")
-        await until_seen(pilot, "Ranks: 1 of 4 match 'failed'")
-        assert app.screen.query_one(RankTable).cursor_rank == 2
-        await pilot.press("slash", "x")
-        await until_seen(pilot, "No rank matches")
-        assert app.screen.query_one(RankTable).cursor_rank is None
-        await pilot.press("enter", "x")  # there is no rank to kill
-        await until_seen(pilot, "No rank matches")
-        await pilot.press("escape")
-        await until_gone(pilot, "match")
-        assert run.asked == []
-
-
 async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):
     run.change(name="[/x[red")
     run.write(0, "markup [/ and [red and \x1b]52;c;aGVsbG8=\x07 and \x9b2J gone\n")
@@ -908,24 +568,6 @@ async def test_the_events_are_shown_from_their_end_and_follow_it(app: RankdeckAp
         await until_seen(pilot, "event 60 of many")
         await pilot.resize_terminal(size[0], size[1] - 4)
         await until_seen(pilot, "event 60 of many")
-
-
-async def test_panes_come_by_number_and_take_the_screen_when_pressed_again(app: RankdeckApp, run: FakeRun):
-    run.fail(2)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Why")
-        await pilot.press("4")
-        await until_seen(pilot, "Events", "rank 2 failed: SIGKILL")
-        await pilot.press("4")
-        await until_gone(pilot, "Ranks")
-        await until(pilot, lambda: app.screen.query_one("#events", TextPane).has_focus, "the events")
-        await pilot.press("1")
-        await until_seen(pilot, "Ranks", "Events")
-        await pilot.press("5", "5")
-        await until_gone(pilot, "Ranks")
-        await until_seen(pilot, "look at the memory of localhost")
-        await pilot.press("escape", "3")
-        await until(pilot, lambda: app.screen.query_one(LogView).has_focus, "the log")
 
 
 async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):
@@ -967,25 +609,6 @@ async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):
         await until_seen(pilot, "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
         await pilot.press("1", "G")
         await until(pilot, lambda: app.screen.query_one(RankTable).cursor_rank == 63, "the last rank")
-
-
-async def test_a_run_that_has_ended_counts_its_ranks_and_is_closed(app: RankdeckApp, run: FakeRun):
-    run.end()
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "✔ succeeded", " 4 ranks", "q close")
-        assert "0/4" not in text
-        assert "detach" not in text
-
-
-async def test_a_run_that_succeeded_is_run_again_as_a_new_run(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
-    run.end()
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "✔ succeeded", "r run again")
-        await pilot.press("r")
-        await until_seen(pilot, "Run quickstart again?", "is launched as a new run;", "this one stays as it is")
-        await pilot.press("y")
-        await until(pilot, lambda: [one.name for one in engine.launched] == ["quickstart"], "the launch")
-        assert run.asked == []
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

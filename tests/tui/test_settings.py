@@ -13,9 +13,9 @@ import pytest
 from engine.core.errors import ProfileError
 from engine.core.metrics.resources import GpuUse
 from engine.core.settings import Look, Notify, Units, parse_settings
-from tests.support import PATIENCE
+from tests.support import PATIENCE, rows
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import text_of, until, until_seen
+from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
 from tui.keymap import THEMES, check_theme, keymap_of
 from tui.keys import KEYS
@@ -44,16 +44,7 @@ def test_every_key_of_the_table_can_be_written_as_the_help_shows_it():
         assert set(keymap(f"[keys]\n{key.id} = [{words}]\n")[key.id].split(",")) == set(key.keys.split(",")), key.id
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[keys]\nrun.kil = "X"\n', "config.toml:2: keys.run.kil: there is no such id\n  did you mean run.kill?"),
-        ('[keys]\nrun.kill = "escap"\n', "config.toml:2: keys.run.kill: there is no key 'escap'\n  did you mean escape?"),
-        ('[keys]\nrun.kill = "s"\n', "config.toml:2: keys.run.kill: s can't be both run.kill (kill) and run.stop (stop)"),
-        ('[keys]\nlog.fold = "x"\n', "config.toml:2: keys.log.fold: x can't be both log.fold (fold) and run.kill (kill)"),
-        ('[keys]\nrun.kill = "Z"\ntable.order = "Z"\n', "config.toml:2: keys.run.kill: Z can't be both run.kill (kill) and table.order"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), rows("tui/settings", "what_is_wrong_is_named_with_its_line"))
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
 
@@ -87,17 +78,6 @@ async def test_changed_keys_do_what_they_say_and_are_shown_and_the_old_ones_do_n
     assert not app.is_running
 
 
-async def test_the_palette_and_the_hint_name_changed_keys(tmp_path: Path):
-    app = RankdeckApp(FakeEngine(tmp_path), keymap={"home.check": "Y", "home.quit": "Z"})
-    async with app.run_test(notifications=True, size=(100, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("ctrl+c")
-        await until_seen(pilot, "Z goes back or leaves")
-        await pilot.press("colon", *"check")
-        await until_seen(pilot, "check (Y)")
-        assert "check (c)" not in text_of(app)
-
-
 def test_the_help_shows_changed_keys():
     assert any(line.startswith("X ") and "SIGKILL" in line for line in str(help_text("", 200, ascii=True, keymap={"run.kill": "X"})).splitlines())  # fmt: skip
 
@@ -109,39 +89,6 @@ def test_the_help_of_a_key_names_the_changed_key_that_it_speaks_of():
     assert "contain a text; Q shows all again." in text
     assert "or traceback; j and N go on from there." in text
     assert "{" not in text
-
-
-async def test_sentences_name_changed_keys(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    keymap = {
-        "profiles.launch": "f9",
-        "run.back": "B",
-        "edit.script": "f7",
-        "choice.previous": "f8",
-        "choice.next": "f10",
-    }
-    app = RankdeckApp(engine, keymap=keymap)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "No runs yet. Launch one with F9.")
-        await pilot.press("f9")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await pilot.press("1", "slash", *"nothing", "enter")
-        await until_seen(pilot, "No rank matches. B shows all again.")
-        await pilot.press("B", "q", "e")
-        await until_seen(pilot, "Edit: quickstart")
-        await pilot.press("down", "down")
-        await until_seen(pilot, "(F8, F10: another")
-
-
-async def test_a_double_click_opens_a_run_although_another_key_does(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    engine.add_run("first-1111")
-    app = RankdeckApp(engine, keymap={"runs.attach": "W"})
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("right")
-        await until_seen(pilot, "W          watches it")
-        await pilot.double_click("#runs", offset=(4, 1))
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
 
 
 async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # fmt: skip

@@ -10,10 +10,9 @@ import pytest
 from rich.cells import cell_len
 from textual.worker import WorkerState
 
-from engine.core.errors import SupervisorError
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
+from tests.tui.seen import run_screen, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.stacks import StacksScreen
 from tui.text.run import stacks_text
@@ -93,22 +92,6 @@ async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: Fake
         assert worker.state is WorkerState.CANCELLED
         run.tick(7)
         await until_seen(pilot, "7/100")
-
-
-async def test_an_error_is_said_and_stacks_that_are_there_stay(app: RankdeckApp, run: FakeRun):
-    run.answer = SupervisorError("quickstart has ended [/: no rank has a stack")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.press("t")
-        text = await until_seen(pilot, "r again", "has ended [/: no rank has a stack")
-        assert "taken at" not in text
-        await until(pilot, lambda: text_of(app).count("has ended [/: no rank has a stack") == 2, "a toast besides")
-        run.answer = None
-        await pilot.press("r")
-        await until_seen(pilot, "waiting in all_reduce", "taken at")
-        run.answer = SupervisorError("the supervisor hung up")
-        await pilot.press("r")
-        await until_seen(pilot, "the supervisor hung up", "waiting in all_reduce", "r again")
 
 
 async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):

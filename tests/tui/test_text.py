@@ -13,6 +13,7 @@ from rich.color import Color
 
 from engine.core.numbers import age, duration, memory, number, precise
 from engine.core.settings import Units
+from tests.support import rows
 from tests.tui.hostile import CORPUS
 from tui.text.cells import MAX_CELLS, cell_fit, clean, plain_line, segments_line
 
@@ -140,23 +141,10 @@ def test_text_is_cut_by_cells_and_padded():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "–"),  # noqa: RUF001
+        *rows("tui/text", "a_number_has_three_or_four_digits_in_constant_width"),
         (math.nan, "nan"),
         (math.inf, "inf"),
         (-math.inf, "-inf"),
-        (0, "0"),
-        (2571, "2571"),
-        (2571.4, "2571"),
-        (41_234, "41.2k"),
-        (999_600, "1.00M"),
-        (1.61, "1.61"),
-        (0.0161, "0.0161"),
-        (3.2e-07, "3.2e-07"),
-        (812, "812"),
-        (0.99999, "1.00"),
-        (1e300, "1e+300"),
-        (-1.5, "-1.50"),
-        (-3.2e-07, "-3e-07"),
     ],
 )
 def test_a_number_has_three_or_four_digits_in_constant_width(value, text):

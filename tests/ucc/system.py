@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.installing import UnavailableError, install
-from tests.support import NEEDS_UCC, ROOT
+from tests.support import NEEDS_UCC, ROOT, entries
 
 PACKAGES = (
     "libc6", "libibverbs1", "libnl-3-200", "libnl-route-3-200", "libnuma1", "librdmacm1t64", "libucx0", "libucc1", "libucc-dev",
@@ -34,17 +34,7 @@ SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror
 MIRROR = "http://deb.debian.org/debian"
 """Where a system with sources of its own names no mirror of Debian."""
 
-CONFIGURATION = """
-Dir::Etc::SourceList "{folder}/sources.list";
-Dir::Etc::SourceParts "-";
-Dir::State "{folder}/state";
-Dir::State::status "{folder}/status";
-Dir::Cache "{folder}/cache";
-Acquire::Languages "none";
-Acquire::Retries "2";
-APT::Update::Error-Mode "any";
-APT::Sandbox::User "root";
-"""
+CONFIGURATION = entries("ucc/system", "configuration")
 """Of an apt that knows unstable only and keeps its lists apart."""
 
 SECONDS = 120

@@ -10,23 +10,10 @@ from typing import Any
 import pytest
 
 from tests.elastic_runs import TRAIN as ELASTIC
-from tests.support import PATIENCE, Deck, kill_hard, wait_until
+from tests.support import PATIENCE, Deck, entries, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 
-TRAIN = """
-import os, sys, time, torch, torch.distributed as dist
-dist.init_process_group("ucc")
-rank = dist.get_rank()
-def reduced(value=rank + 1):
-    tensor = torch.ones(1000) * value
-    dist.all_reduce(tensor)
-    return tensor[0].item()
-print("up", rank, dist.get_world_size(), dist.get_backend(), dist.group.WORLD.name(), reduced(), flush=True)
-while not reduced(os.path.exists("finish")):  # ranks leave together
-    time.sleep(0.05)
-print("done", rank, flush=True)
-dist.destroy_process_group()
-"""
+TRAIN = entries("ucc/launch", "train")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from rankdeck.c10d._ucc.collectives import reduction
 from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.library import NAME, candidates, explain, missing_components
 from rankdeck.c10d._ucc.peers import PeerGoneError, Peers, name_process
-from tests.support import ROOT
+from tests.support import ROOT, rows
 
 
 def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_then_in_the_system(
@@ -177,13 +177,7 @@ def test_the_check_asks_in_the_words_of_the_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "ports", "wanted"),
-    [
-        ({}, [], {}),
-        ({"RANKDECK_INTERFACE": "eth1"}, [], {"UCX_NET_DEVICES": "eth1"}),
-        ({"RANKDECK_INTERFACE": "eth1"}, ["1: DOWN\n"], {"UCX_NET_DEVICES": "eth1"}),
-        ({"RANKDECK_INTERFACE": "eth1"}, ["1: DOWN\n", "4: ACTIVE\n"], {}),
-    ],
+    ("environment", "ports", "wanted"), rows("ucc/library", "ucx_is_told_the_interface_unless_a_faster_network_is_up")
 )
 def test_ucx_is_told_the_interface_unless_a_faster_network_is_up(
     environment: dict[str, str], ports: list[str], wanted: dict[str, str], tmp_path: Path

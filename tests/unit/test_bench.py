@@ -24,7 +24,7 @@ from engine.core.metrics.bench import (
 )
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
-from tests.support import parse_profile
+from tests.support import parse_profile, rows
 
 MIB = 1 << 20
 
@@ -34,10 +34,7 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (4, "4 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
+        *rows("unit/bench", "a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it"),
         (64 * MIB, "64 MiB"),
         (400 * MIB, "400 MiB"),
         (3 << 30, "3 GiB"),
@@ -48,16 +45,7 @@ def test_a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it(size: int, wor
 
 
 @pytest.mark.parametrize(
-    ("microseconds", "words"),
-    [
-        (0.5, "0.50 us"),
-        (8.123, "8.12 us"),
-        (99.96, "100 us"),
-        (612.4, "612 us"),
-        (999.6, "1.00 ms"),
-        (45_123, "45.1 ms"),
-        (1.5e6, "1.50 s"),
-    ],
+    ("microseconds", "words"), rows("unit/bench", "a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it")
 )
 def test_a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it(microseconds: float, words: str):
     assert time_words(microseconds) == time_text(microseconds) == words
@@ -183,12 +171,7 @@ def test_a_size_that_the_first_has_not_is_shown_without_a_ratio():
 
 @pytest.mark.parametrize(
     ("one", "other", "apart"),
-    [
-        ((100, 110), (120, 200), True),
-        ((120, 200), (100, 110), True),
-        ((100, 130), (120, 125), False),
-        ((100, 100), (100, 100), False),
-    ],
+    rows("unit/bench", "medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95"),
 )
 def test_medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95(one, other, apart):
     assert differs(result(4, *one), result(4, *other)) is apart
@@ -225,9 +208,7 @@ def test_a_profile_lends_its_layout_environment_and_launch_and_its_backend_only_
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"backends": "gloo,foo"}, "unknown backend 'foo'"),
-        ({"backends": ","}, "--backends names no backend"),
-        ({"nodes": "a["}, "layout.nodes: 'a\\[' is not a valid node name"),
+        *rows("unit/bench", "a_wrong_word_is_one_clear_error"),
         ({"ranks": 10**9}, "layout.ranks_per_node: must be 1 to 65536"),
     ],
 )

@@ -20,6 +20,7 @@ import regex
 from engine.core.failures.known import Cause, Kind, causes, find, find_all, literals
 from engine.core.failures.launcher_log import read_log
 from engine.core.failures.verdict import Verdict, Witness, find_verdict
+from tests.support import rows
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CASES: list[dict[str, Any]] = [
@@ -133,17 +134,9 @@ def test_an_entry_is_shown_by_a_text(cause: Cause) -> None:
     assert all(any(word in found[0].lower() for word in literals(cause.pattern)) for found in shown)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "texts"),
-    [
-        (r"No module named '?(?P<name>[\w.]+)", ("no module named ",)),
-        (r"^(?:one two|three(?:ty)? four)\d+$", ("one two", "three")),
-        (r"(?!not this)Bad (?:x|yy) thing|a", ("",)),
-        (r"[()|]a{0,3}bcde\.f?", ("bcde.",)),
-    ],
-)
-def test_what_each_match_contains_is_read_from_a_pattern(pattern: str, texts: tuple[str, ...]) -> None:
-    assert literals(pattern) == texts
+@pytest.mark.parametrize(("pattern", "texts"), rows("unit/causes", "what_each_match_contains_is_read_from_a_pattern"))
+def test_what_each_match_contains_is_read_from_a_pattern(pattern: str, texts: list[str]) -> None:
+    assert list(literals(pattern)) == texts
 
 
 def test_what_a_text_puts_into_a_command_is_one_word() -> None:
@@ -158,13 +151,7 @@ def test_the_more_special_of_two_causes_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "is_nccl"),
-    [
-        ("RuntimeError: No CUDA GPUs are available", False),
-        ("RuntimeError: Found no NVIDIA driver on your system.", False),
-        ("AssertionError: Torch not compiled with CUDA enabled", False),
-        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", True),
-    ],
+    ("words", "is_nccl"), rows("unit/causes", "another_backend_is_proposed_only_where_the_backend_is_nccl")
 )
 def test_another_backend_is_proposed_only_where_the_backend_is_nccl(words: str, is_nccl: bool) -> None:
     found = find(words)

@@ -14,21 +14,9 @@ from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import changes, launched_settings
 from engine.core.views.comparison import Side, code_difference, compare, files_of
 from engine.core.views.origin import Code, Origin
+from tests.support import entries
 
-PATCH = """diff --git a/train.py b/train.py
-index 5d2c3a1..8f1e2b0 100644
---- a/train.py
-+++ b/train.py
-@@ -1 +1 @@
--lr = 1
-+lr = 2
-diff --git a/model.py b/model.py
-index 1111111..2222222 100644
---- a/model.py
-+++ b/model.py
-@@ -1,0 +2 @@
-+depth = 3
-"""
+PATCH = entries("unit/comparison", "patch")
 
 
 def side(

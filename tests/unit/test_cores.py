@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.node.limits import bound_to, cpu_words, shares
+from tests.support import rows
 
 
 def machine(root: Path, *, sockets: int, numa: int, cores: int, threads: int = 2, gpus: tuple[int, ...] = ()) -> None:
@@ -54,15 +55,9 @@ def found(
 @pytest.mark.parametrize(
     ("bind", "count", "expected"),
     [
-        ("core", 2, ["0-7,16-23", "8-15,24-31"]),
-        ("core", 3, ["0-4,16-20", "5-9,21-25", "10-15,26-31"]),
+        *rows("unit/cores", "ranks_share_a_machine_by_its_parts"),
         ("core", 16, [f"{core},{core + 16}" for core in range(16)]),
-        ("numa", 4, ["0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"]),
         ("numa", 8, [one for one in ("0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31") for _ in range(2)]),
-        ("numa", 2, ["0-7,16-23", "8-15,24-31"]),
-        ("socket", 2, ["0-7,16-23", "8-15,24-31"]),
-        ("socket", 3, ["0-7,16-23", "0-7,16-23", "8-15,24-31"]),
-        ("socket", 1, ["0-31"]),
     ],
 )
 def test_ranks_share_a_machine_by_its_parts(tmp_path: Path, bind: str, count: int, expected: list[str]) -> None:

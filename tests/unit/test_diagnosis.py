@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.core.failures.diagnosis import explain, is_secondary, plain
 from engine.core.failures.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
 from engine.core.run.state import status_words
+from tests.support import rows
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
 
@@ -60,14 +61,9 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:3
 @pytest.mark.parametrize(
     "message",
     [
+        *rows("unit/diagnosis", "an_exception_that_blames_another_rank_is_secondary"),
         CLOSED,
         RESET,
-        "RuntimeError: [gloo/transport/tcp/pair.cc:520] Write error [127.0.0.1]:36232: Broken pipe",
-        "RuntimeError: [gloo/transport/tcp/pair.cc:448] Application timeout caused pair closure",
-        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. "
-        "Did the remote server shutdown or crash?",
-        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version",
-        "RuntimeError: NCCL communicator was aborted on rank 1.",
     ],
 )
 def test_an_exception_that_blames_another_rank_is_secondary(message: str) -> None:
@@ -106,15 +102,7 @@ def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(
     assert explain(1, -6, after).headline == "rank 1 was killed by SIGABRT"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "ValueError: bad batch",
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 18000ms for recv operation to complete",
-        "torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
-    ],
-)
+@pytest.mark.parametrize("message", rows("unit/diagnosis", "an_exception_of_its_own_is_not_secondary"))
 def test_an_exception_of_its_own_is_not_secondary(message: str) -> None:
     assert not is_secondary(traceback_of(message))
 
@@ -128,12 +116,7 @@ def test_a_rank_that_open_mpi_ends_without_a_word_has_lost_a_peer() -> None:
 
 @pytest.mark.parametrize("status", [1, -signal.SIGSEGV])
 @pytest.mark.parametrize(
-    "warning",
-    [
-        "The IPv6 network addresses of (node7, 29581) cannot be retrieved (gai error: -2 - Name or service not known).",
-        "The client socket cannot be initialized to connect to [node7]:29581 (errno: 97 - Address family not supported).",
-        "The hostname of the client socket cannot be retrieved. err=-3",
-    ],
+    "warning", rows("unit/diagnosis", "a_warning_that_torch_prints_on_every_node_without_dns_is_no_cause")
 )
 def test_a_warning_that_torch_prints_on_every_node_without_dns_is_no_cause(warning: str, status: int) -> None:
     tail = f"[W1121 22:53:50.873250206 socket.cpp:764] [c10d] {warning}\n"
@@ -439,52 +422,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert "user of the run" in said.hint
 
 
-@pytest.mark.parametrize(
-    ("message", "in_detail", "in_hint"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "2 GiB", "smaller batch"),
-        (
-            "RuntimeError: [enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you",
-            "",
-            "smaller",
-        ),
-        ("MemoryError", "MemoryError", "smaller"),
-        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is", "/dev/shm", "--shm-size"),
-        (
-            "RuntimeError: unable to write to file </torch_1_2_3>: No space left on device (28)",
-            "/dev/shm",
-            "--shm-size",
-        ),
-        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "pid 7", "fewer DataLoader"),
-        ("RuntimeError: CUDA error: invalid device ordinal", "a GPU", "ranks_per_node"),
-        ("RuntimeError: Distributed package doesn't have NCCL built in", "without NCCL", "backend.name"),
-        ("RuntimeError: Distributed package doesn't have MPI built in", "without MPI", "MPI"),
-        (
-            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-            "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-            "a port",
-            "env://",
-        ),
-        ("OSError: [Errno 98] Address already in use", "a port", "env://"),
-        ("RuntimeError: [x/pair.cc:456] op.preamble.length <= op.nbytes. 400 vs 4", "different sizes", "DETAIL"),
-        ("RuntimeError: [x] Timed out waiting 18000ms for recv operation to complete", "18000 ms", "backend.timeout"),
-        (
-            "DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
-            "only 1 of 2",
-            "timeout",
-        ),
-        (
-            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: x "
-            "(world_size=4, num_workers_joined=3, timeout=0:00:10)",
-            "only 3 ranks",
-            "did not reach this point",
-        ),
-        ("DistStoreError: wait timeout after 4000ms, keys: /default_pg/0", "through the store", "same groups"),
-        ("RuntimeError: Socket Timeout", "through the store", "same groups"),
-        ("DistNetworkError: The client socket has timed out after 4000ms while trying to connect", "store", "rank 0"),
-        ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk is full", "free space"),
-    ],
-)
+@pytest.mark.parametrize(("message", "in_detail", "in_hint"), rows("unit/diagnosis", "known_causes_are_explained"))
 def test_known_causes_are_explained(message: str, in_detail: str, in_hint: str) -> None:
     said = explain(0, 1, traceback_of(message))
     assert in_detail in said.detail

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.editor import Frame, editor_command, frame_to_edit
+from tests.support import rows
 
 HERE = Path(__file__)
 
@@ -34,16 +35,7 @@ def test_what_is_no_file_is_not_opened(text: str):
     assert frame_to_edit(text) is None
 
 
-@pytest.mark.parametrize(
-    ("editor", "words"),
-    [
-        ("vim", ["vim", "+7", "{file}"]),
-        ("emacs -nw", ["emacs", "-nw", "+7", "{file}"]),
-        ("code", ["code", "--wait", "--goto", "{file}:7"]),
-        ("hx", ["hx", "{file}:7"]),
-        ("myeditor --fast", ["myeditor", "--fast", "{file}"]),
-    ],
-)
+@pytest.mark.parametrize(("editor", "words"), rows("unit/editor", "editors_get_the_line_in_their_own_way"))
 def test_editors_get_the_line_in_their_own_way(tmp_path: Path, editor: str, words: list[str]):
     program = tmp_path / editor.split()[0]
     program.touch(0o755)

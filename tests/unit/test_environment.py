@@ -25,7 +25,7 @@ from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
-from tests.support import PATIENCE, WHEEL
+from tests.support import PATIENCE, WHEEL, entries, rows
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})
 
@@ -271,26 +271,7 @@ def test_the_best_known_of_them_is_told_in_a_friendly_sentence():
 
 
 @pytest.mark.parametrize(
-    ("backend", "wrong", "right"),
-    [
-        ("nccl", "NCCL_SOCKET_IFNAM", "NCCL_SOCKET_IFNAME"),
-        ("nccl", "NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"),
-        ("nccl", "NCCL_IB_DISABLED", "NCCL_IB_DISABLE"),
-        ("nccl", "NCCL_DEBUGS", "NCCL_DEBUG"),
-        ("nccl", "TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
-        ("nccl", "TORCH_NCCL_ASYNC_ERROR_HANDLNG", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("gloo", "GLOO_SOCKET_IFACE", "GLOO_SOCKET_IFNAME"),
-        ("gloo", "GLOO_LOGLEVEL", "GLOO_LOG_LEVEL"),
-        ("gloo", "TORCH_GLOO_LAZY", "TORCH_GLOO_LAZY_INIT"),
-        ("gloo", "TORCH_DISTRIBUTE_DEBUG", "TORCH_DISTRIBUTED_DEBUG"),
-        ("gloo", "TORCH_CPP_LOGLEVEL", "TORCH_CPP_LOG_LEVEL"),
-        ("ucc", "UCX_NET_DEVICE", "UCX_NET_DEVICES"),
-        ("ucc", "UCC_LOGLEVEL", "UCC_LOG_LEVEL"),
-        ("mpi", "OMPI_MCA_btl_tcp_if_includ", "OMPI_MCA_btl_tcp_if_include"),
-        ("mpi", "OMPI_MCA_btl_tcp_ifinclude", "OMPI_MCA_btl_tcp_if_include"),
-        ("mpi", "PMIX_MCA_gdss", ""),
-        ("mpi", "MPI4PY_RC_THREADLEVEL", "MPI4PY_RC_THREAD_LEVEL"),
-    ],
+    ("backend", "wrong", "right"), rows("unit/environment", "a_misspelt_name_is_told_with_the_nearest")
 )
 def test_a_misspelt_name_is_told_with_the_nearest(backend: str, wrong: str, right: str):
     said = told(wrong, backend=backend)
@@ -315,9 +296,7 @@ def test_ordinary_variables_are_no_matter(backend: str):
 @pytest.mark.parametrize(
     ("backend", "library"),
     [
-        ("gloo", None),
-        ("nccl", None),
-        ("ucc", None),
+        *rows("unit/environment", "a_variable_that_exists_is_never_taken_for_one_that_does_not"),
         ("mpi", mpi()),
         ("mpi", mpi(version="5.0.11")),
         ("mpi", mpi("mpich", "4.0.2")),
@@ -329,18 +308,8 @@ def test_a_variable_that_exists_is_never_taken_for_one_that_does_not(backend: st
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "ok"),
-    [
-        ("NCCL_DEBUG", "verbose", False), ("NCCL_DEBUG", "info", True), ("NCCL_DEBUG", "INFO", True), ("NCCL_DEBUG", "", True),
-        ("NCCL_IB_DISABLE", "true", False), ("NCCL_IB_DISABLE", "1", True), ("NCCL_P2P_LEVEL", "NVL", True),
-        ("NCCL_P2P_LEVEL", "NVLINK", False), ("NCCL_IB_TIMEOUT", "22", True), ("NCCL_SOCKET_IFNAME", "^docker,lo", True),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", False), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", True),
-        ("TORCH_NCCL_BLOCKING_WAIT", "on", False), ("TORCH_NCCL_BLOCKING_WAIT", "True", True),
-        ("GLOO_SOCKET_IFNAME", "^lo", False), ("GLOO_SOCKET_IFNAME", "=eth0", False), ("GLOO_SOCKET_IFNAME", "eth0,eth1", True),
-        ("GLOO_LOG_LEVEL", "debug", False), ("GLOO_LOG_LEVEL", "DEBUG", True), ("TORCH_DISTRIBUTED_DEBUG", "full", False),
-        ("TORCH_DISTRIBUTED_DEBUG", "detail", True), ("TORCH_CPP_LOG_LEVEL", "DEBUG", False), ("TORCH_CPP_LOG_LEVEL", "2", True),
-    ],
-)  # fmt: skip
+    ("name", "value", "ok"), rows("unit/environment", "a_value_that_is_not_understood_is_told_with_those_that_are")
+)
 def test_a_value_that_is_not_understood_is_told_with_those_that_are(name: str, value: str, ok: bool):
     said = told(name, value, "nccl")
     assert said == "" if ok else f"is {value!r}, which " in said, said
@@ -350,9 +319,7 @@ def test_a_value_that_is_not_understood_is_told_with_those_that_are(name: str, v
 @pytest.mark.parametrize(
     ("backend", "name", "library", "said"),
     [
-        ("gloo", "NCCL_DEBUG", None, "has no effect with gloo; leave it out: only NCCL reads it"),
-        ("gloo", "OMPI_MCA_pml", None, "has no effect with gloo; leave it out: only Open MPI reads it"),
-        ("mpi", "GLOO_SOCKET_IFNAME", None, "has no effect with mpi; leave it out: only gloo reads it"),
+        *rows("unit/environment", "a_variable_of_another_backend_has_no_effect"),
         (
             "mpi",
             "OMPI_MCA_pml",
@@ -361,8 +328,6 @@ def test_a_value_that_is_not_understood_is_told_with_those_that_are(name: str, v
         ),
         ("mpi", "HYDRA_DEBUG", mpi(), "has no effect with Open MPI; leave it out: only MPICH reads it"),
         ("mpi", "UCX_TLS", mpi(), ""),
-        ("nccl", "GLOO_SOCKET_IFNAME", None, ""),
-        ("ucc", "UCX_TLS", None, ""),
     ],
 )
 def test_a_variable_of_another_backend_has_no_effect(backend: str, name: str, library: Mpi | None, said: str):
@@ -377,17 +342,7 @@ def test_a_script_of_ones_own_may_have_a_group_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "hint"),
-    [
-        ("OMPI_MCA_btl_vader_single_copy_mechanism", "5.0.11", "write OMPI_MCA_smsc (^cma for none)"),
-        ("OMPI_MCA_smsc", "4.1.4", "write OMPI_MCA_btl_vader_single_copy_mechanism (none for ^cma)"),
-        ("OMPI_MCA_oob_tcp_if_include", "5.0.11", "write PRTE_MCA_prte_if_include"),
-        ("PRTE_MCA_prte_if_include", "4.1.4", "write OMPI_MCA_oob_tcp_if_include"),
-        ("OMPI_MCA_orte_tmpdir_base", "5.0.11", "write PRTE_MCA_prte_tmpdir_base"),
-        ("OMPI_MCA_mpi_ft_enable", "4.1.4", "leave it out"),
-        ("OMPI_MCA_smsc", "5.0.11", ""),
-        ("OMPI_MCA_oob_tcp_if_include", "4.1.4", ""),
-    ],
+    ("name", "version", "hint"), rows("unit/environment", "a_name_of_the_other_open_mpi_is_told_with_its_name_here")
 )
 def test_a_name_of_the_other_open_mpi_is_told_with_its_name_here(name: str, version: str, hint: str):
     said = told(name, "", "mpi", mpi(version=version))
@@ -411,16 +366,7 @@ def test_what_rankdeck_gives_every_rank_can_not_be_set(name: str):
 
 # --- where it stands ----------------------------------------------------------------------------------------------------
 
-TEXT = """schema = 1
-name = "p"
-[recipe]
-name = "gpt"
-[backend.env]
-NCCL_TIMEOUT = "5"
-[env]
-OMP_NUM_THREADS = "1"
-GLOO_LOG_LEVEL = "debug"
-"""
+TEXT = entries("unit/environment", "text")
 
 
 def of_text(inherited: dict[str, str], *overrides: str) -> list[EnvWarning]:
@@ -450,12 +396,8 @@ def test_bytes_of_no_encoding_and_long_values_are_no_reason_to_fail():
 
 @pytest.mark.parametrize(
     ("name", "value", "warned"),
-    [
-        ("GLOO_TIMEOUT", "5", True), ("GLOO_SOCKET_IFNAM", "lo", True), ("GLOO_SOCKET_IFNAME", "^lo", True),
-        ("NCCL_TIMEOUT", "5", False), ("NCCL_DEBUG", "INFO", False), ("OMPI_MCA_pml", "ucx", False), ("RANK", "3", False),
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "5", False),
-    ],
-)  # fmt: skip
+    rows("unit/environment", "of_the_users_own_environment_only_what_is_meant_for_the_backend_is_looked_at"),
+)
 def test_of_the_users_own_environment_only_what_is_meant_for_the_backend_is_looked_at(
     name: str, value: str, warned: bool
 ):

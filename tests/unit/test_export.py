@@ -27,6 +27,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.runs.replay import stored_snapshot
 from tests.ended_run import ended_run
+from tests.support import rows
 
 HOSTILE = "<script>alert('1')</script>\x1b]52;c;eA==\x07\x9b2J&\"</pre>"
 
@@ -112,12 +113,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("kind", "module", "call"),
-    [
-        ("tensorboard", "tensorboard.summary", "add_scalar"),
-        ("wandb", "wandb", "log"),
-        ("mlflow", "mlflow.tracking", "log_metric"),
-    ],
+    ("kind", "module", "call"), rows("unit/export", "values_go_to_other_libraries_in_the_order_of_steps")
 )
 def test_values_go_to_other_libraries_in_the_order_of_steps(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, kind: str, module: str, call: str

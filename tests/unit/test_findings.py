@@ -38,6 +38,7 @@ from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.words import count
+from tests.support import rows
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 UCC = BackendSettings(name="ucc", device="cpu", env={})
@@ -92,16 +93,7 @@ def the(findings: list[Finding], check: Check) -> Finding:
 
 @pytest.mark.parametrize(
     ("ahead", "uncertain", "state", "text"),
-    [
-        (0.0, 0.0, "ok", "as this machine's"),
-        (0.3, 0.5, "ok", "as this machine's"),
-        (0.3, 0.05, "ok", "300 ms ahead of this machine's"),
-        (-0.9, 0.0, "ok", "900 ms behind this machine's"),
-        (1.4, 0.5, "ok", "1.4 s ahead of this machine's"),
-        (-1.6, 0.5, "warn", "1.6 s behind this machine's"),
-        (200.0, 0.1, "warn", "3 min ahead of this machine's"),
-        (-7200.0, 0.1, "fail", "120 min behind this machine's"),
-    ],
+    rows("unit/findings", "a_clock_is_judged_by_what_is_certain"),
 )
 def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
     found = clock_finding("gpu1", ahead, uncertain)
@@ -111,31 +103,15 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
 @pytest.mark.parametrize(
     ("check", "state", "text", "fields", "options"),
     [
-        ("python", "ok", "3.11.7, /venv/bin/python, x86_64", {}, {}),
-        ("python", "fail", "/venv/bin/python: Python 3.8.18 is too old: ranks need 3.9 or newer", {"python": "3.8.18"}, {}),
-        ("env", "ok", "nothing is set", {}, {}),
-        ("env", "ok", "1 variable of the profile", {}, {"env": {"A": "1"}}),
-        ("gpus", "skip", "ranks compute on the CPU", {"gpus": 0}, {}),
+        *rows("unit/findings", "what_a_node_has"),
         ("gpus", "ok", "2 GPUs for 2 ranks", {}, {"backend": NCCL}),
         ("gpus", "fail", "1 GPU for 2 ranks", {"gpus": 1}, {"backend": NCCL}),
         ("gpus", "fail", "0 GPUs for 2 ranks", {"gpus": 0}, {"backend": NCCL}),
-        ("limits", "ok", "65536 open files, no limit of memory", {}, {}),
         ("limits", "ok", "no limit of open files, 4 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
-        ("limits", "ok", "1024 open files", {"open_files": 1024}, {"nodes": 16, "ranks": 8}),
-        ("limits", "warn", "at most 1024 open files; 512 ranks may need 2148", {"open_files": 1024}, {"nodes": 64, "ranks": 8}),
-        ("limits", "fail", "room for 2 ranks, not 8: at most 70 open files", {"open_files": 70}, {"ranks": 8}),
-        ("limits", "fail", "room for 1 rank, not 2: at most 7 more processes and threads, and a rank needs 4", {"processes": 7}, {}),
-        ("limits", "ok", "open files", {"processes": 8}, {}),
-        ("limits", "ok", "open files", {"locked_memory": 65536}, {}),
-        ("limits", "warn", "ends each process after 3600 s of processor time (ulimit -t)", {"process_limits": {"cpu": 3600}}, {}),
         ("limits", "warn", "at most 4 GiB of address space (ulimit -v)", {"process_limits": {"as": 1 << 32}}, {}),
         ("limits", "warn", "no file can be larger than 1 MiB (ulimit -f)", {"process_limits": {"fsize": 1 << 20}}, {}),
         ("limits", "ok", "open files", {"process_limits": {"as": 1 << 40, "fsize": 1 << 40}}, {}),
-        ("limits", "warn", "only 64 KiB of memory can be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
         ("limits", "warn", "its control group allows 1 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
-        ("limits", "warn", "its control group allows 1.5 CPUs for 2 ranks", {"cpu_limit": 1.5}, {}),
-        ("limits", "ok", "open files", {"cpu_limit": 2.0}, {}),
-        ("leftovers", "ok", "none", {}, {}),
         ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
         ("leftovers", "ok", "none; a-1, b-2 are active there",
          {"leftovers": tuple(Leftover(mark="m", run=run, pids=(7,), owned=True) for run in ("a-1", "b-2"))}, {}),
@@ -143,12 +119,6 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
          {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
         ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",
          {"leftovers": (Leftover(mark="m", run="", pids=(7,), owned=False), Leftover(mark="n", run="", pids=(8,), owned=False))}, {}),
-        ("interface", "skip", "one node needs no network", {}, {"nodes": 1}),
-        ("interface", "ok", "lo, 127.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"nodes": 1, "env": {"GLOO_SOCKET_IFNAME": "lo"}}),
-        ("interface", "ok", "eth0, 10.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth0"}}),
-        ("interface", "fail", "GLOO_SOCKET_IFNAME is 'lo', which reaches no other node", {}, {"env": {"GLOO_SOCKET_IFNAME": "lo"}}),
-        ("interface", "fail", "no interface with an address has that name", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth"}}),
-        ("interface", "fail", "no interface with an address has that name", {}, {"env": {"GLOO_SOCKET_IFNAME": "ib0"}}),
         ("interface", "ok", "eth0, 10.0.0.1, by NCCL_SOCKET_IFNAME", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "eth"}}),
         ("interface", "fail", "NCCL_SOCKET_IFNAME is '=eth'", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "=eth"}}),
     ],
@@ -207,18 +177,9 @@ NO_FILES = replace(SPACE, files=3)
 @pytest.mark.parametrize(
     ("check", "state", "text", "fields", "recipe"),
     [
-        ("workdir", "ok", "/shared", {}, "script"),
-        ("workdir", "fail", "/shared: no such file or directory", {"workdir": "No such file or directory"}, "script"),
-        ("workdir", "warn", "/shared is not writable", {"workdir_writable": False}, "script"),
-        ("script", "ok", "2 KiB, SHA-256 12ab34cd", {}, "script"),
+        *rows("unit/findings", "what_a_rank_would_find"),
         ("script", "fail", "/shared/train.py: no such file", {"script": Script(size=0, sha256="", trouble="No such file")}, "script"),
         ("script", "warn", "/shared/train.py is empty", {"script": Script(size=0, sha256="e3", trouble="")}, "script"),
-        ("script", "ok", "gpt comes with rankdeck", {"script": None}, "name"),
-        ("script", "ok", "module pkg.train", {"script": None}, "module"),
-        ("script", "fail", "there is no module pkg", {"script": None, "module": False}, "module"),
-        ("script", "skip", "Python does not start", {"script": None, "module": None, "start": "boom"}, "module"),
-        ("python", "fail", "it does not start with the settings of a rank: boom", {"start": "boom"}, "script"),
-        ("disk", "ok", "the temporary folder /tmp has 20 GiB free", {}, "script"),
         ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
         ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
         ("disk", "warn", "the home folder /tmp has 1 MiB free", {"spaces": (SPACE, replace(FULL_DISK, what="home folder"))}, "script"),
@@ -229,14 +190,6 @@ NO_FILES = replace(SPACE, files=3)
         ("disk", "ok", " free", {"spaces": (replace(SPACE, seconds=0.9),)}, "script"),
         ("disk", "warn", "/dev/shm has 64 MiB", {"shared_memory": 1 << 26}, "script"),
         ("disk", "fail", "1 MiB free", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
-        ("disk", "ok", " free", {"shared_memory": None}, "script"),
-        ("torch", "ok", "2.13.0+cpu, not imported by a quick check", {}, "script"),
-        ("torch", "ok", "of unknown version", {"torch": ""}, "script"),
-        ("torch", "fail", "torch 1.13.1 is too old: ranks need 2.1 or newer", {"torch": "1.13.1"}, "script"),
-        ("torch", "ok", "2.1.0a0+git", {"torch": "2.1.0a0+git"}, "script"),
-        ("torch", "fail", "/venv/bin/python has no torch", {"torch": "", "has_torch": False}, "script"),
-        ("torch", "skip", "Python does not start", {"torch": "", "has_torch": False, "start": "boom"}, "script"),
-        ("backend", "skip", "quick", {}, "script"),
     ],
 )  # fmt: skip
 def test_what_a_rank_would_find(check: Check, state: State, text: str, fields: dict[str, Any], recipe: str):
@@ -289,11 +242,7 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
 
 @pytest.mark.parametrize(
     ("cuda", "state", "text"),
-    [
-        ("", "fail", "torch 2.13.0+cpu is a build for CPUs"),
-        ("12.8", "skip", "quick check"),
-        (None, "skip", "quick check"),
-    ],
+    rows("unit/findings", "a_quick_look_sees_that_torch_was_built_for_cpus"),
 )
 def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: State, text: str):
     found = the(
@@ -305,11 +254,7 @@ def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize(
     ("machine", "job", "built_in", "state", "text"),
-    [
-        ({}, {}, ("gloo",), "ok", "mpi4py 4.1.2"),
-        ({"mpirun": ""}, {}, ("gloo",), "fail", "there is no mpirun"),
-        ({}, {"mpi4py": ""}, ("gloo",), "fail", "has no mpi4py"),
-    ],
+    rows("unit/findings", "mpi_needs_an_mpirun_and_mpi4py"),
 )
 def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, full):
     launch = planned(backend=MPI)
@@ -403,22 +348,17 @@ def answers(**fields: list[Any]) -> dict[str, Answers]:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"python": ["3.11.7", "3.11.2", "3.11.7"]}, []),
-        ({"python": ["3.11.7", "3.9.2", "3.11.7"]}, [("gpu2", "python", "warn", "3.9, but gpu1 and 1 other have 3.11")]),
-        ({"architecture": ["x86_64", "aarch64"]}, [("gpu2", "python", "warn", "aarch64, but gpu1 has x86_64")]),
+        *rows("unit/findings", "nodes_are_compared_with_most_of_the_others"),
         ({"torch": ["2.13.0+cpu"] * 4}, []),
-        ({"torch": ["2.6.0", "2.13.0", "2.13.0"]},
-         [("gpu1", "torch", "warn", "2.6.0, but gpu2 and 1 other have 2.13.0"),
-          ("gpu1", "torch", "fail", "2.6.0, but gpu2 and 1 other have 2.13.0")]),
-        ({"torch": ["2.13.0+cpu", "2.13.0+cu126"]}, [("gpu2", "torch", "warn", "2.13.0+cu126, but gpu1 has 2.13.0+cpu")]),
-        ({"torch": ["2.13.0", ""]}, []),
         ({"content": ["aa" * 32, "bb" * 32, "bb" * 32, "bb" * 32]},
          [("gpu1", "script", "fail", "SHA-256 aaaaaaaa, but gpu2 and 2 others have bbbbbbbb")]),
         ({"content": ["aa" * 32, "bb" * 32]}, [("gpu2", "script", "fail", "SHA-256 bbbbbbbb, but gpu1 has aaaaaaaa")]),
     ],
 )  # fmt: skip
 def test_nodes_are_compared_with_most_of_the_others(fields: dict[str, list[Any]], expected: list[tuple[str, ...]]):
-    assert [(one.node, one.check, one.state, one.text) for one in comparisons(answers(**fields))] == expected
+    assert [(one.node, one.check, one.state, one.text) for one in comparisons(answers(**fields))] == [
+        tuple(one) for one in expected
+    ]
 
 
 def test_what_an_import_says_of_its_version_counts_more_than_what_an_installer_wrote():

@@ -12,6 +12,7 @@ from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
 from engine.core.views.view import RunNote, RunSummary
+from tests.support import rows
 
 
 def settings(args: list[str], **sections: Any) -> Any:
@@ -19,15 +20,7 @@ def settings(args: list[str], **sections: Any) -> Any:
     return settings_of(profile_from_data({**data, "recipe": {"script": "train.py", "args": args}}, "job.toml"))
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["--lr", "1e-3", "--amp", "--wd=0.1"], {"--lr": "1e-3", "--amp": "set", "--wd": "0.1"}),
-        (["data", "--shift", "-3", "more"], {"argument 1": "data", "--shift": "-3", "argument 2": "more"}),
-        (["--layer", "1", "--layer", "2"], {"--layer": "1 2"}),
-        ([], {}),
-    ],
-)
+@pytest.mark.parametrize(("words", "found"), rows("unit/history", "arguments_are_found_by_their_option"))
 def test_arguments_are_found_by_their_option(words: list[str], found: dict[str, str]):
     assert arguments_of(words) == found
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.core.errors import ProfileError
 from engine.core.plan.hostfile import parse_hostfile
 from engine.core.plan.layout import MAX_RANKS
+from tests.support import entries, rows
 
 
 def hosts(text: str) -> list[tuple[str, int | None]]:
@@ -24,16 +25,7 @@ def refused(text: str) -> ProfileError:
 
 
 def test_open_mpis_spelling() -> None:
-    text = """\
-# two racks
-node01  slots=10
-node13  slots=5 max_slots=8     # the slow one
-
-node15 slots = 2 max-slots = 2
-me@10.0.0.7 slots=4
-node16
-node17 max_slots=8
-"""
+    text = entries("unit/hostfile", "open_mpis_spelling")
     assert hosts(text) == [
         ("node01", 10), ("node13", 5), ("node15", 2), ("me@10.0.0.7", 4), ("node16", None), ("node17", None),
     ]  # fmt: skip
@@ -65,38 +57,9 @@ def test_line_ends_and_blanks_make_no_difference(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("", None, "names no host"),
-        ("# nothing\n\n", None, "names no host"),
-        ("a\n-oProxyCommand=x\n", 2, "is not a valid node name"),
-        ("a\n\nb;reboot slots=2\n", 3, "is not a valid node name"),
-        ("a\n\x1b[2J\n", 2, "is not a valid node name"),
-        ("a\n\0\n", 2, "is not a valid node name"),
-        ("^a\n", 1, "is not a valid node name"),
-        ("a[1-4]\n", 1, "is not a valid node name"),
-        ("@gpu\n", 1, "is not a valid node name"),
-        ("slots=4\n", 1, "is not a valid node name"),
-        ("a:\n", 1, "not a number of ranks"),
-        ("a:x\n", 1, "not a number of ranks"),
-        ("a:0\n", 1, "not a number of ranks"),
-        ("a slots=\n", 1, "has no valid number of ranks"),
-        ("a slots=x\n", 1, "has no valid number of ranks"),
-        ("a slots=0\n", 1, "has no valid number of ranks"),
-        ("a slots=-1\n", 1, "has no valid number of ranks"),
-        ("a slots=²\n", 1, "has no valid number of ranks"),
+        *rows("unit/hostfile", "anything_else_is_refused_with_file_line_and_next_step"),
         (f"a slots={MAX_RANKS + 1}\n", 1, "has no valid number of ranks"),
         ("a slots=" + "9" * 5000 + "\n", 1, "has no valid number of ranks"),
-        ("a max_slots=many\n", 1, "has no valid number of ranks"),
-        ("a slots=4 max_slots=2\n", 1, "slots=4 is more than max_slots=2"),
-        ("a:4 slots=4\n", 1, "has two numbers of ranks"),
-        ("a slots=4 slots=4\n", 1, "has two numbers of ranks"),
-        ("a b\n", 1, "'b' is an unknown hostfile field"),
-        ("a 4\n", 1, "'4' is an unknown hostfile field"),
-        ("a gpus=4\n", 1, "'gpus=4' is an unknown hostfile field"),
-        ("a, b\n", 1, "is not a valid node name"),
-        ("a slots=4\nb\na slots=4\n", 3, "a is on line 1 already"),
-        ("a\na slots=4\n", 2, "a is on line 1 already"),
-        ("a slots=4\na\n", 2, "a is on line 1 already"),
-        ('<?xml version="1.0"?>\n', 1, "is not a valid node name"),
         ("a" * (1 << 20), 1, "is not a valid node name"),
     ],
 )

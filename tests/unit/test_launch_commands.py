@@ -18,6 +18,7 @@ from engine.core.plan.layout import Place
 from engine.core.plan.rank import literal, names_rank, with_place
 from engine.core.tables import read_table
 from engine.planning.imports import import_command
+from tests.support import entries, rows
 
 BITS = """
 torchrun mpirun srun accelerate launch deepspeed python -m torch.distributed.run -n 4 -np --nnodes 2 --host a:2,b:2 train.py --
@@ -132,46 +133,7 @@ def test_a_process_substitution_stays_whole() -> None:
 
 @pytest.mark.parametrize(
     ("command", "wanted"),
-    [
-        ("torchrun train.py", profile(1)),
-        ("torchrun --standalone --nproc-per-node=4 train.py --lr 0.1", profile(4, "--lr", "0.1")),
-        ("torchrun --nproc_per_node 4 train.py --nproc_per_node 9", profile(4, "--nproc_per_node", "9")),
-        ("torchrun --nproc 4 train.py", profile(4)),
-        ("torchrun --nproc-per-node auto train.py", profile()),
-        ("torchrun --nproc-per-node gpu train.py", profile()),
-        ("torchrun --nproc-per-node cpu train.py", profile(backend="gloo")),
-        ("torchrun --nnodes 1 --nproc-per-node 2 -- train.py", profile(2)),
-        ("torchrun --nnodes=1:1 train.py", profile(1)),
-        ("torchrun -r 3 -t3 --log-dir x train.py", profile(1)),
-        ("torchrun --max-restarts 0 train.py", profile(1)),
-        (
-            "torchrun --max-restarts=3 train.py",
-            profile(1, launch={"on_failure": "restart", "max_restarts": 3}),
-        ),
-        ("python -m torch.distributed.run --nproc_per_node 2 train.py", profile(2)),
-        ("python3 -u -m torch.distributed.run --nproc_per_node 2 train.py", profile(2)),
-        ("python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py", profile(2)),
-        (
-            "python -m torch.distributed.launch --nproc_per_node 2 train.py x",
-            profile(2, "--local-rank={local_rank}", "x"),
-        ),
-        ("/opt/bin/torchrun train.py", profile(1)),
-        (
-            "/opt/bin/python3.11 -m torch.distributed.run train.py",
-            profile(1, launch={"python": "/opt/bin/python3.11"}),
-        ),
-        ("OMP_NUM_THREADS=4 NCCL_DEBUG=INFO torchrun train.py", profile(1, env={"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO"})),
-        ("env A=b nohup torchrun train.py", profile(1, env={"A": "b"})),
-        ("MASTER_PORT=1234 torchrun train.py", profile(1)),
-        ("torchrun train.py 'a b' \"c d\" e\\ f", profile(1, "a b", "c d", "e f")),
-        ("torchrun train.py '${local_rank}' {rank} '{\"a\": 1}'", profile(1, "{local_rank}", "{{rank}}", '{"a": 1}')),
-        ("cd proj; torchrun train.py", profile(1, script="proj/train.py", launch={"workdir": "proj"})),
-        ("cd /proj/ && torchrun /x/train.py", profile(1, script="/x/train.py", launch={"workdir": "/proj/"})),
-        ("source env/bin/activate && torchrun train.py", profile(1, launch={"setup": "cd /here\nsource env/bin/activate"})),
-        ("source /env/bin/activate && torchrun train.py", profile(1, launch={"setup": "source /env/bin/activate"})),
-        ("N=4; torchrun --nproc_per_node $N train.py --n=${N} '$N'", profile(4, "--n=4", "$N")),
-        ("torchrun --nproc_per_node 2 \\\n  train.py \\\n  --lr 1\n", profile(2, "--lr", "1")),
-    ],
+    rows("unit/launch_commands", "torchrun_becomes_a_profile"),
 )  # fmt: skip
 def test_torchrun_becomes_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
@@ -195,31 +157,7 @@ def test_several_nodes_must_be_named() -> None:
 
 @pytest.mark.parametrize(
     ("command", "wanted"),
-    [
-        ("accelerate launch train.py", profile()),
-        ("accelerate launch --multi_gpu --num_processes=4 train.py --lr 1", profile(4, "--lr", "1")),
-        ("accelerate-launch --num-processes 2 train.py", profile(2)),
-        ("python -m accelerate.commands.launch --num_processes 2 train.py", profile(2)),
-        ("python -m accelerate.commands.accelerate_cli launch --num_processes 2 train.py", profile(2)),
-        (
-            "accelerate launch --cpu --num_processes 2 --mixed_precision bf16 train.py",
-            profile(2, backend="gloo", env={"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16"}),
-        ),
-        ("accelerate launch --gpu_ids 2,3 train.py", profile(env={"CUDA_VISIBLE_DEVICES": "2,3"})),
-        ("accelerate launch --gpu_ids all train.py", profile()),
-        (
-            "accelerate launch --use_fsdp --fsdp_offload_params true train.py",
-            profile(env={"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true"}),
-        ),
-        ("deepspeed train.py --deepspeed ds.json", profile(None, "--local_rank={local_rank}", "--deepspeed", "ds.json")),
-        ("deepspeed --no_local_rank --num_gpus 2 train.py", profile(2)),
-        ("deepspeed --no_local_rank --hostfile hosts train.py", profile(layout={"hostfile": "hosts"})),
-        (
-            "deepspeed --no_local_rank --include localhost:1,3 train.py",
-            profile(layout={"nodes": ["localhost:2"]}, env={"CUDA_VISIBLE_DEVICES": "1,3"}),
-        ),
-        ("deepspeed --no_local_rank --hostfile h -i w0@w1:0,2 train.py", profile(layout={"nodes": ["w0", "w1:2"]})),
-    ],
+    rows("unit/launch_commands", "accelerate_and_deepspeed_become_a_profile"),
 )  # fmt: skip
 def test_accelerate_and_deepspeed_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
@@ -243,28 +181,7 @@ def test_a_family_of_options_of_accelerate_is_left_out_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("command", "wanted"),
-    [
-        ("mpirun -np 4 python train.py x", profile(4, "x", backend="mpi")),
-        ("mpiexec -n4 python3 -u train.py", profile(4, backend="mpi")),
-        ("mpirun python train.py", profile(backend="mpi")),
-        ("mpirun -np 2 ./train.py", profile(2, script="./train.py", backend="mpi")),
-        ("mpirun -np 2 -x A=b -x HOME --mca btl tcp,self -genv C d python train.py", profile(2, backend="mpi", env={"A": "b", "OMPI_MCA_btl": "tcp,self", "C": "d"})),
-        ("mpirun -np 6 -H a:4,b:4 python train.py", profile(backend="mpi", layout={"nodes": ["a:4", "b:2"]})),
-        ("mpirun -H a:4,b:4 python train.py", profile(backend="mpi", layout={"nodes": ["a:4", "b:4"]})),
-        ("mpirun -np 4 --host a,b python train.py", profile(2, backend="mpi", layout={"nodes": ["a", "b"]})),
-        ("mpirun -np 8 --map-by ppr:4:node -host a:9,b:9 python train.py", profile(4, backend="mpi", layout={"nodes": ["a", "b"]})),
-        ("mpirun -np 8 --hostfile hosts python train.py", profile(backend="mpi", layout={"hostfile": "hosts"})),
-        ("mpirun -np 2 -wdir sub python train.py", profile(2, backend="mpi", script="sub/train.py", launch={"workdir": "sub"})),
-        ("mpirun --bind-to none --report-bindings --allow-run-as-root -np 2 python train.py", profile(2, backend="mpi")),
-        ("srun -N2 --ntasks-per-node=4 python train.py", profile(4, layout={"slurm": "current"})),
-        ("srun --nodes=2 -n 8 --gpus-per-node 4 python train.py", profile(4, layout={"slurm": "current"})),
-        ("srun --jobid=1234 --exclusive python train.py", profile(1, layout={"slurm": 1234})),
-        ("srun -N2 -n2 torchrun --nnodes 2 --nproc_per_node 8 train.py", profile(8, layout={"slurm": "current"})),
-        ("srun -N2 --kill-on-bad-exit=1 --nice=5 --jobid $SLURM_JOB_ID bash -c 'torchrun --nproc_per_node 8 train.py 2>&1'", profile(8, layout={"slurm": "current"})),
-        ("srun -N2 --ntasks-per-node=1 accelerate launch --num_processes 16 --num_machines 2 --machine_rank 0 train.py", profile(8, layout={"slurm": "current"})),
-        ("srun -w gpu[01-02] --ntasks-per-node 2 python train.py", profile(2, layout={"nodes": ["gpu[01-02]"]})),
-        ("srun --export=ALL,A=b --chdir /w python train.py", profile(1, script="/w/train.py", layout={"slurm": "current"}, launch={"workdir": "/w"}, env={"A": "b"})),
-    ],
+    rows("unit/launch_commands", "mpirun_and_srun_become_a_profile"),
 )  # fmt: skip
 def test_mpirun_and_srun_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
@@ -284,31 +201,7 @@ srun --wait=60 --kill-on-bad-exit=1 --jobid $SLURM_JOB_ID bash -c "$LAUNCHER $CM
     assert (found["layout"], found["recipe"]["args"]) == ({"slurm": "current", "ranks_per_node": 8}, ["--lr", "1"])
 
 
-BATCH = r"""#!/bin/bash
-#SBATCH --job-name=big-run
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=4   # four
-#SBATCH --time=01:00:00
-
-set -euo pipefail
-module load cuda/12.4
-source ~/env/bin/activate   # the environment
-export NCCL_DEBUG=INFO
-export PYTHONPATH=$PWD:$PYTHONPATH
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_PORT=29500
-GPUS=4
-nvidia-smi
-cd $SLURM_SUBMIT_DIR
-
-srun torchrun \
-    --nnodes $SLURM_NNODES \
-    --nproc_per_node ${GPUS} \
-    --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT \
-    train.py --lr 0.1 \
-    --data "$DATA" > log.$SLURM_JOB_ID 2>&1
-"""
+BATCH = entries("unit/launch_commands", "batch")
 
 
 def test_a_batch_file_becomes_a_profile() -> None:
@@ -346,33 +239,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
 
 @pytest.mark.parametrize(
     ("command", "said", "hint"),
-    [
-        ("torchrun --nproc-per-nodes 2 t.py", "word 2 of the command: torchrun has no option --nproc-per-nodes", "--nproc-per-node?"),
-        ("torchrun --standalone --zzz=2 t.py", "word 3 of the command: torchrun has no option --zzz", "leave it out"),
-        ("torchrun --nproc-per-node", "--nproc-per-node of torchrun has no value", "write the value"),
-        ("torchrun --nproc-per-node 0 t.py", "the number of ranks on each node is '0'", "above 0"),
-        ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks on each node is", "above 0"),
-        ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks on each node is '$N'", "write its value"),
-        ("torchrun --no-python python a.py", "python is no file here", "path of a script or an executable"),
-        ("fabric consolidate x", "fabric does not launch anything here", "fabric run"),
-        ("torchrun", "torchrun is given no program", "write the script"),
-        ("torchrun 'x", "no closing quotation", "close the quotes"),
-        ("accelerate config", "does not launch", "accelerate launch"),
-        ("deepspeed --exclude a:1 t.py", "depends on a hostfile", "--nodes"),
-        ("mpirun -n 2 python a.py : -n 1 python b.py", "several programs", "import one"),
-        ("mpirun -n 9 -H a:2,b:2 python a.py", "do not fit", "more hosts"),
-        ("mpirun -n 3 -H a,b python a.py", "3 ranks on 2 nodes", "--nodes"),
-        ("mpirun -n 2 ./a.out", "does not know 'a.out'", "rankdeck reads"),
-        ("python", "no script", "write the script"),
-        ("python -c 'print(1)'", "python -c", "into a file"),
-        ("bash -c 'cd x; torchrun train.py'", "bash runs commands of its own", "the one that starts the ranks"),
-        ("bash run.sh", "bash runs commands of its own", "rankdeck import run.sh"),
-        ("uv sync torchrun t.py", "does not know 'uv'", "leave it out"),
-        ("'torchrun t.py' --print", "more words follow a command in quotes", "before the command"),
-        ("rankdeck launch x", "command of rankdeck", "rankdeck new"),
-        ("export A=b", "starts no program", "it reads torchrun"),
-        ("", "starts no program", "it reads torchrun"),
-    ],
+    rows("unit/launch_commands", "what_can_not_be_read_is_said_with_its_place_and_the_next_step"),
 )  # fmt: skip
 def test_what_can_not_be_read_is_said_with_its_place_and_the_next_step(command: str, said: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
@@ -389,16 +256,7 @@ def test_what_is_left_out_is_named_with_a_reason() -> None:
 
 @pytest.mark.parametrize(
     "runner",
-    [
-        "uv run",
-        "uv run --extra cpu",
-        "uv run --python python3.12",
-        "poetry run",
-        "conda run -n my-env",
-        "conda run -n python",
-        "micromamba run -p /envs/x",
-        "pixi run",
-    ],
+    rows("unit/launch_commands", "a_command_in_an_environment_is_read_and_its_python_is_asked_for"),
 )
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_command_in_an_environment_is_read_and_its_python_is_asked_for(runner: str, is_file: bool) -> None:
@@ -448,17 +306,7 @@ def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -
 
 @pytest.mark.parametrize(
     ("text", "is_launch"),
-    [
-        ("torchrun train.py", True),
-        ("OMP_NUM_THREADS=1 /opt/bin/mpirun -np 2 a.out", True),
-        ("python -m torch.distributed.run train.py", True),
-        ("#!/bin/bash\n#SBATCH --nodes=2\nhostname\n", True),
-        ("sbatch job.sh", True),
-        ("torchrun", False),
-        ("train.py --lr 1", False),
-        ("my torchrun job", False),
-        ("", False),
-    ],
+    rows("unit/launch_commands", "a_pasted_launch_is_told_from_other_text"),
 )
 def test_a_pasted_launch_is_told_from_other_text(text: str, is_launch: bool):
     assert looks_like_launch(text) == is_launch

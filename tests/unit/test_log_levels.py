@@ -10,29 +10,11 @@ import pytest
 
 from engine.commands.arguments import Moment, Pattern
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS, LEVELS, LevelReader, level_word
+from tests.support import rows
 
 
 @pytest.mark.parametrize(
-    ("line", "level", "word"),
-    [
-        ("ERROR: boom", "error", "ERROR"),
-        ("[WARNING] x", "warning", "WARNING"),
-        ("2026-01-02 10:00:00,123 - train.loop - INFO - x", "info", "INFO"),
-        ("[2026-01-02 10:00:00] [DEBUG] x", "debug", "DEBUG"),
-        ("10:00:00.5 | CRITICAL | x", "error", "CRITICAL"),
-        ("[rank3]: Traceback (most recent call last):", "error", "Traceback (most recent call last)"),
-        ("torch.cuda.OutOfMemoryError: CUDA", "error", "torch.cuda.OutOfMemoryError"),
-        ("[rank0]:[W1125 08:00:00.123 file.cpp:12] x", "warning", "W"),
-        ("/a/b.py:12: UserWarning: x", "warning", "UserWarning"),
-        ("3 WARNING: odd", "warning", "WARNING"),
-        ("worker-2 [loader] ERROR: no file", "error", "ERROR"),
-        ("the ERROR is later", None, ""),
-        ("one, two, three, four ERROR: later", None, ""),
-        ("error 0.5", None, ""),
-        ("INFORMATION", None, ""),
-        ("step 1 error: 0.1", None, ""),
-        ("", None, ""),
-    ],
+    ("line", "level", "word"), rows("unit/log_levels", "the_word_stands_at_the_beginning_or_after_a_time")
 )
 def test_the_word_stands_at_the_beginning_or_after_a_time(line: str, level: str | None, word: str) -> None:
     found = level_word(line)
@@ -50,33 +32,7 @@ def test_a_long_line_takes_no_time(line: str) -> None:
     assert level_word(line) is None
 
 
-@pytest.mark.parametrize(
-    ("line", "level"),
-    [
-        ("step 3 loss=0.5", "info"),
-        ("2026-01-02 10:00:00,123 - train - DEBUG - batch 7", "debug"),
-        ("[INFO|trainer.py:123] 2026-01-02 >> ***** Running training *****", "info"),
-        ("INFO:root:hello", "info"),
-        ("2026-01-02 10:00:00 | WARNING  | train:main:3 - slow", "warning"),
-        ("WARNING:root:slow", "warning"),
-        ("[rank0]:[W1121 10:00:00.123 ProcessGroup.cpp:1] Warning: not destroyed", "warning"),
-        ("[W1121 10:00:00.123 ProcessGroup.cpp:1] something", "warning"),
-        ("W1124 20:05:49.392000 31821 torch/multiprocessing/spawn.py:165] Terminating", "warning"),
-        ("E1124 20:05:50.689000 31782 torch/x.py:1] failed", "error"),
-        ("/x/train.py:3: UserWarning: lr_scheduler", "warning"),
-        ("[ERROR] no data", "error"),
-        ("ValueError: bad batch", "error"),
-        ("torch.OutOfMemoryError: CUDA out of memory", "error"),
-        ("CRITICAL - disk", "error"),
-        ("val_error=0.2 error_rate 0.3", "info"),
-        ("Mean error: 0.5", "info"),
-        ("step 1 error: 0.1", "info"),
-        ("\x1b[31mERROR\x1b[0m no data", "error"),
-        ("KeyboardInterrupt", "error"),
-        ("informational warnings: none", "info"),
-        ("", "info"),
-    ],
-)
+@pytest.mark.parametrize(("line", "level"), rows("unit/log_levels", "a_line_has_the_level_that_it_names"))
 def test_a_line_has_the_level_that_it_names(line: str, level: str) -> None:
     assert LEVELS[LevelReader().level(line.encode())] == level
 

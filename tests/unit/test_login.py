@@ -15,7 +15,7 @@ from engine.core.plan.plan import PlannedNode
 from engine.core.plan.profile import Transport
 from engine.node import login
 from engine.node.login import ends_run, ends_with_login, leave_session
-from tests.support import FakeBusctl
+from tests.support import FakeBusctl, rows
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SESSION_V1 = "4:memory:/user.slice\n1:name=systemd:/user.slice/user-1000.slice/session-c1.scope\n"
@@ -43,25 +43,7 @@ def node(root: Path, group: str, **files: str) -> str:
 @pytest.mark.usefixtures("user")
 @pytest.mark.parametrize(
     ("group", "files", "ends_with"),
-    [
-        (SESSION, {}, ""),
-        (SESSION, {MAIN: NO}, ""),
-        (SESSION, {MAIN: "[Login]\n#KillUserProcesses=yes\n"}, "session"),
-        (SESSION, {MAIN: YES}, "session"),
-        (SESSION_V1, {MAIN: YES}, "session"),
-        (SESSION, {MAIN: YES, EXTRA: "KillUserProcesses = no\n"}, ""),
-        (SESSION, {MAIN: YES, EXTRA: NO}, "session"),
-        (SESSION, {MAIN: YES + "#KillUserProcesses=no\n"}, "session"),
-        (SESSION, {"usr/lib/systemd/logind.conf": NO, EXTRA: YES}, "session"),
-        (SESSION, {EXTRA: YES, "usr/lib/systemd/logind.conf.d/site.conf": NO}, "session"),
-        (SESSION, {MAIN: YES + "KillExcludeUsers=root alice\n"}, ""),
-        (SESSION, {MAIN: YES + "KillOnlyUsers=bob\n"}, ""),
-        (SESSION, {MAIN: YES, "var/lib/systemd/linger/alice": ""}, "session"),
-        (SERVICE, {MAIN: YES}, "user"),
-        (SERVICE, {MAIN: NO, "var/lib/systemd/linger/alice": ""}, ""),
-        ("0::/system.slice/slurmstepd.scope/job_5\n", {MAIN: YES}, ""),
-        ("0::/\n", {MAIN: YES}, ""),
-    ],
+    rows("unit/login", "what_ends_processes_is_read_from_files"),
 )
 def test_what_ends_processes_is_read_from_files(
     tmp_path: Path, group: str, files: dict[str, str], ends_with: Login
@@ -78,14 +60,7 @@ def test_without_systemd_processes_outlive_a_login(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends_with", "transport", "state", "text", "hint"),
-    [
-        ("", "local", "ok", "processes outlive it", ""),
-        ("session", "local", "warn", "when you log out (KillUserProcesses=yes)", "loginctl enable-linger"),
-        ("session", "ssh", "warn", "when the connection breaks", "on that node: loginctl enable-linger"),
-        ("user", "local", "warn", "when your last session ends", "loginctl enable-linger"),
-        ("user", "ssh", "warn", "when your last session ends", "on that node: loginctl enable-linger"),
-    ],
+    ("ends_with", "transport", "state", "text", "hint"), rows("unit/login", "the_finding_names_the_cure")
 )
 def test_the_finding_names_the_cure(ends_with: Login, transport: Transport, state: str, text: str, hint: str) -> None:
     found = login_finding(PlannedNode(name="a", transport=transport, ranks=(0,)), ends_with)

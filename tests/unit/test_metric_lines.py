@@ -14,6 +14,7 @@ from engine.core.metrics.line_formats import Line, LineFormats
 from engine.core.metrics.metric_lines import MAX_LINE, MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import RankProgress, take_lines
+from tests.support import rows
 
 ProgramOutput = list[tuple[str, int | None, float]]
 
@@ -36,107 +37,29 @@ def read(text: str | bytes, *patterns: str) -> ProgramOutput:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("loss=1.2", [("loss", None, 1.2)]),
-        ("loss: 1.2", [("loss", None, 1.2)]),
-        ("loss 1.2", [("loss", None, 1.2)]),
-        ("Loss = 1.2", [("loss", None, 1.2)]),
-        ("LOSS:\t1.2", [("loss", None, 1.2)]),
-        ("loss=1e-3", [("loss", None, 1e-3)]),
-        ("loss: -0.5.", [("loss", None, -0.5)]),
-        ("loss: .5", [("loss", None, 0.5)]),
-        ("loss: 1,234.5", [("loss", None, 1234.5)]),
-        ("loss=1,lr=2", [("loss", None, 1.0), ("lr", None, 2.0)]),
-        ("loss=tensor(2.3, grad_fn=<NllLossBackward0>)", [("loss", None, 2.3)]),
+        *rows("unit/metric_lines", "a_loss_is_read_however_it_is_written"),
         ("loss=inf", [("loss", None, math.inf)]),
         ("loss=-inf", [("loss", None, -math.inf)]),
-        ("train_loss: 0.5", [("loss", None, 0.5)]),
-        ("train/loss 0.5", [("loss", None, 0.5)]),
-        ("total_loss=3", [("loss", None, 3.0)]),
-        ("train_loss_step=0.25", [("loss", None, 0.25)]),
-        ("Epoch 3 average loss: 0.5", [("loss", None, 0.5)]),
-        ("| loss | 0.5 |", [("loss", None, 0.5)]),
-        ("- loss: 0.3 - accuracy: 0.9", [("loss", None, 0.3), ("accuracy", None, 0.9)]),
     ],
 )
 def test_a_loss_is_read_however_it_is_written(line: str, said: ProgramOutput) -> None:
-    assert read(line) == said
+    assert read(line) == [tuple(one) for one in said]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("val_loss=2", [("val_loss", None, 2.0)]),
-        ("val/loss 2", [("val_loss", None, 2.0)]),
-        ("eval_loss: 2", [("val_loss", None, 2.0)]),
-        ("validation loss = 2", [("val_loss", None, 2.0)]),
-        ("test_avg_loss=2", [("val_loss", None, 2.0)]),
-        ("eval_loss: 3, loss: 2", [("val_loss", None, 3.0), ("loss", None, 2.0)]),
-        ("loss: 0.3 - val_loss: 0.4", [("loss", None, 0.3), ("val_loss", None, 0.4)]),
-        ("Evaluation: train loss 1.5 val loss 1.75", [("loss", None, 1.5), ("val_loss", None, 1.75)]),
-        ("Test set: Average loss: 0.0512, Accuracy: 9830/10000 (98%)", [("val_loss", None, 0.0512)]),
-        ("Test: [ 10/100]\tTime 0.1\tLoss 1.5 (1.75)", [("steps", 10, 100.0), ("val_loss", 10, 1.5)]),
-    ],
+    ("line", "said"), rows("unit/metric_lines", "the_loss_on_held_out_data_is_not_taken_for_the_loss")
 )
 def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: ProgramOutput) -> None:
-    assert read(line) == said
+    assert read(line) == [tuple(one) for one in said]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "aux_loss=3",
-        "loss_fn=3",
-        "loss scale: 65536x",
-        "glosses 5",
-        "packet loss 3%",
-        "loss=None",
-        "loss2=5",
-        "loss",
-        "warmup_steps=10",
-        "Gradient Accumulation steps = 1",
-        "timestep 5",
-        "24.31ms per step 3",
-        "step 1.5",
-        "step 0.05",
-        "epoch 0.05",
-        "steps per second",
-        "/site-packages/step/3",
-        "12 files/s",
-        "eval_samples_per_second: 5",
-        "base_lr=3",
-        "already 5",
-        "https 5",
-        "[12:34:56] hello",
-    ],
-)
+@pytest.mark.parametrize("line", rows("unit/metric_lines", "a_line_that_says_no_metric_gives_none"))
 def test_a_line_that_says_no_metric_gives_none(line: str) -> None:
     assert read(line) == []
 
 
 @pytest.mark.parametrize(
-    ("line", "step", "steps"),
-    [
-        ("step 12 loss=1", 12, None),
-        ("step=12 loss=1", 12, None),
-        ("loss=1 step: 12", 12, None),
-        ("step: 12/100 loss=1", 12, 100),
-        ("step 12 of 100 loss=1", 12, 100),
-        ("Step [12/100], loss=1", 12, 100),
-        ("[step 12] loss=1", 12, None),
-        ("step 1,200 loss=1", 1200, None),
-        ("iter 12: loss=1", 12, None),
-        ("Iteration 12, loss=1", 12, None),
-        (" iteration       12/     100 | loss: 1", 12, 100),
-        ("Iter(train) [  12/100]  loss: 1", 12, 100),
-        ("global_step=12 loss=1", 12, None),
-        ("{'step': 12, 'loss': 1}", 12, None),
-        ('{"step": "12", "loss": "1"}', 12, None),
-        ("epoch 3 step 12 loss=1", 12, None),
-        ("epoch 0.05 loss=1", None, None),
-        ("Epoch: 3 loss=1", None, None),
-        ("step -3 loss=1", None, None),
-        ("step 12 step 13 loss=1", 12, None),
-    ],
+    ("line", "step", "steps"), rows("unit/metric_lines", "the_step_of_a_line_belongs_to_its_metrics")
 )
 def test_the_step_of_a_line_belongs_to_its_metrics(line: str, step: int | None, steps: int | None) -> None:
     said = read(line)
@@ -144,109 +67,14 @@ def test_the_step_of_a_line_belongs_to_its_metrics(line: str, step: int | None, 
     assert [value for key, _, value in said if key == "steps"] == ([] if steps is None else [steps])
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("3.5it/s", [("it/s", None, 3.5)]),
-        ("2.0s/it", [("it/s", None, 0.5)]),
-        ("4 s/iter", [("it/s", None, 0.25)]),
-        ("20ms/step", [("it/s", None, 50.0)]),
-        ("120 samples/s", [("samples/s", None, 120.0)]),
-        ("120 samples/sec", [("samples/s", None, 120.0)]),
-        ("120 images/second", [("samples/s", None, 120.0)]),
-        ("1,234.5 tokens/s", [("tokens/s", None, 1234.5)]),
-        ("812 tok/s", [("tokens/s", None, 812.0)]),
-        ("tok/sec: 812", [("tokens/s", None, 812.0)]),
-        ("tokens/sec=1,234", [("tokens/s", None, 1234.0)]),
-        ("tokens_per_second=812", [("tokens/s", None, 812.0)]),
-        ("tokens per second: 812", [("tokens/s", None, 812.0)]),
-        ("812 tokens per second", [("tokens/s", None, 812.0)]),
-        ("tps: 7,000", [("tokens/s", None, 7000.0)]),
-        ("2.5k tok/s", [("tokens/s", None, 2500.0)]),
-        ("2.5ktok/s", [("tokens/s", None, 2500.0)]),
-        ("2.5M tokens/s", [("tokens/s", None, 2.5e6)]),
-        ("tokens/s: 2.5k", [("tokens/s", None, 2500.0)]),
-        ("train_samples_per_second: 5", [("samples/s", None, 5.0)]),
-        ("speed: 120 samples/s", [("samples/s", None, 120.0)]),
-        ("12 samples/s 3.5it/s", [("samples/s", None, 12.0), ("it/s", None, 3.5)]),
-        ("loss 2.5 tok/s 812", [("loss", None, 2.5), ("tokens/s", None, 812.0)]),
-        ("0.0s/it", []),
-        ("?it/s", []),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), rows("unit/metric_lines", "rates_are_read_with_their_unit"))
 def test_rates_are_read_with_their_unit(line: str, said: ProgramOutput) -> None:
-    assert read(line) == said
+    assert read(line) == [tuple(one) for one in said]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "{'loss': 2.31, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}",
-            [("loss", None, 2.31), ("grad_norm", None, 1.2), ("lr", None, 5e-05)],
-        ),
-        (
-            "{'loss': '2.31', 'grad_norm': '1.2', 'learning_rate': '5e-05', 'epoch': '0.1'}",
-            [("loss", None, 2.31), ("grad_norm", None, 1.2), ("lr", None, 5e-05)],
-        ),
-        (
-            "{'train_runtime': 12.3, 'train_samples_per_second': 81.2, 'train_steps_per_second': 10.2, "
-            "'train_loss': 2.1, 'epoch': 1.0}",
-            [("samples/s", None, 81.2), ("it/s", None, 10.2), ("loss", None, 2.1)],
-        ),
-        (
-            "{'eval_loss': 1.2, 'eval_runtime': 1.0, 'eval_samples_per_second': 81.2, 'eval_steps_per_second': 10.2}",
-            [("val_loss", None, 1.2)],
-        ),
-        ("  Total optimization steps = 375", [("steps", None, 375.0)]),
-        (
-            "iter 100: loss 2.4519, time 25.00ms, mfu 3.1%",
-            [("loss", 100, 2.4519), ("it/s", 100, 40.0), ("mfu", 100, 3.1)],
-        ),
-        ("step 250: train loss 1.9, val loss 2.0", [("loss", 250, 1.9), ("val_loss", 250, 2.0)]),
-        ("Overriding: max_iters = 600000", [("steps", None, 600000.0)]),
-        (
-            "step    5 | loss: 3.2 | lr 6.0000e-04 | norm: 0.5 | dt: 12.5ms | tok/sec: 12345.67",
-            [("loss", 5, 3.2), ("lr", 5, 6e-4), ("norm", 5, 0.5), ("it/s", 5, 80.0), ("tokens/s", 5, 12345.67)],
-        ),
-        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.30", [("steps", 640, 60000.0), ("loss", 640, 2.3)]),
-        ("Epoch [1/5], Step [100/600], Loss: 2.3", [("steps", 100, 600.0), ("loss", 100, 2.3)]),
-        (
-            "Epoch: [0][  1/5005]\tTime  0.2 ( 0.3)\tData  0.1 ( 0.1)\tLoss 6.9e+00 (7.1e+00)\tAcc@1   0.0",
-            [("steps", 1, 5005.0), ("it/s", 1, 5.0), ("Data", 1, 0.1), ("loss", 1, 6.9), ("Acc@1", 1, 0.0)],
-        ),
-        (
-            "Epoch 0:  12%|█▏ | 12/100 [00:01<00:10, 8.25it/s, loss=0.1, v_num=0]",
-            [("steps", 12, 100.0), ("it/s", 12, 8.25), ("loss", 12, 0.1)],
-        ),
-        (" 12%|█▏        | 12/100 [00:01<00:09, 3.5it/s]", [("steps", 12, 100.0), ("it/s", 12, 3.5)]),
-        (" 12%|#2 | 12/100 [1:00:01<9:00:09, 2.0s/it]", [("steps", 12, 100.0), ("it/s", 12, 0.5)]),
-        ("12it [00:01, 3.5it/s]", [("it/s", 12, 3.5)]),
-        ("  0%|          | 0/100 [00:00<?, ?it/s]", [("steps", 0, 100.0), ("step", 0, 0.0)]),
-        (
-            "step:  1  loss:  8.25  grad_norm:  1.5  memory: 0.95GiB(1%)  tps: 7,000  tflops: 1.2  mfu: 0.3%",
-            [
-                *(("loss", 1, 8.25), ("grad_norm", 1, 1.5), ("memory", 1, 0.95), ("tokens/s", 1, 7000.0)),
-                *(("tflops", 1, 1.2), ("mfu", 1, 0.3)),
-            ],
-        ),
-        (
-            " iteration        1/  500000 | consumed samples:  8 | elapsed time per iteration (ms): 20.0 "
-            "| learning rate: 1.0E-04 | lm loss: 6.2E+00 | loss scale: 1.0 | grad norm: 1.25 |",
-            [
-                *(("steps", 1, 500000.0), ("consumed samples", 1, 8.0), ("it/s", 1, 50.0), ("lr", 1, 1e-4)),
-                *(("loss", 1, 6.2), ("loss scale", 1, 1.0), ("grad_norm", 1, 1.25)),
-            ],
-        ),
-    ],
-    ids=[
-        *("hugging-face", "hugging-face-5", "hugging-face-end", "hugging-face-eval", "hugging-face-begin"),
-        *("nanogpt", "nanogpt-eval", "nanogpt-config", "build-nanogpt", "pytorch-mnist", "yunjey", "pytorch-imagenet"),
-        *("lightning", "tqdm", "tqdm-slow", "tqdm-endless", "tqdm-begin", "torchtitan", "megatron"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), rows("unit/metric_lines", "lines_of_known_programs_are_read"))
 def test_lines_of_known_programs_are_read(line: str, said: ProgramOutput) -> None:
-    assert read(line) == said
+    assert read(line) == [tuple(one) for one in said]
 
 
 @pytest.mark.parametrize("word", ["nan", "NaN", "NAN"])

@@ -14,6 +14,7 @@ from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_sc
 from engine.core.run.events import RunLaunched
 from engine.core.run.machine import launch
 from engine.core.run.rejoin import why_no_rejoin
+from tests.support import rows
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 
@@ -98,14 +99,7 @@ def test_root_says_so_twice_and_nobody_else_does() -> None:
     assert mpirun_environment(found("openmpi"), 1000, spread=True) == {}
 
 
-@pytest.mark.parametrize(
-    ("said", "implementation", "version"),
-    [
-        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n", "openmpi", "4.1.4"),
-        ("mpirun (Open MPI) 5.0.8\n\nReport bugs to https://www.open-mpi.org/community/help/\n", "openmpi", "5.0.8"),
-        ("HYDRA build details:\n    Version:                                 4.0.2\n", "mpich", "4.0.2"),
-    ],
-)
+@pytest.mark.parametrize(("said", "implementation", "version"), rows("unit/mpirun", "an_mpirun_tells_which_it_is"))
 def test_an_mpirun_tells_which_it_is(
     said: str, implementation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from engine.core.plan.layout import Slots
 from engine.core.plan.profile import Layout
 from engine.planning import nodes as node_sources
 from engine.planning.nodes import nodes_of
-from tests.support import is_alive, wait_until
+from tests.support import is_alive, rows, wait_until
 
 WriteCommand = Callable[[str, str], Path]
 
@@ -98,16 +98,7 @@ def test_a_group_that_was_edited_is_read_again(groups: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "words"),
-    [
-        ("@nobody", "the group @nobody has no nodes"),
-        ("@nowhere:gpu", "Unknown group source"),
-        ("@broken:gpu", "ClusterShell fails"),
-        ("@odd", "'a;reboot' is not a valid node name"),
-        ("@many", "layout.nodes names 4097 nodes"),
-        (("@gpu", "gpu02"), "layout.nodes names 'gpu02' twice"),
-        (("@gpu", "localhost"), "'localhost' together with other nodes"),
-    ],
+    ("nodes", "words"), rows("unit/node_sources", "a_group_that_gives_no_layout_is_told_with_the_next_step")
 )
 def test_a_group_that_gives_no_layout_is_told_with_the_next_step(
     groups: Path, nodes: str | tuple[str, ...], words: str
@@ -203,21 +194,7 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("echo", "Slurm's job 1234 has no nodes"),
-        ("true", "Slurm's job 1234 has no nodes"),
-        ("echo 1234 ", "Slurm's job 1234 has no nodes"),
-        ("echo 1234 gpu01; echo; echo 1235 gpu02", "Slurm runs 2 tasks of job 1234"),
-        (
-            "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
-            "squeue fails: slurm_load_jobs error: Invalid job id specified",
-        ),
-        ("exit 7", "squeue fails: exit status 7"),
-        ("echo '1234 (null)'", "'(null)' is not a valid node name"),
-        ("echo '1234 n[1-5000]'", "Slurm's list of nodes names 5000 nodes"),
-        ("printf '1234 \\377\\033[2J'", "is not a valid node name"),
-    ],
+    ("script", "words"), rows("unit/node_sources", "a_slurm_job_without_nodes_is_told_with_the_next_step")
 )
 def test_a_slurm_job_without_nodes_is_told_with_the_next_step(
     write_command: WriteCommand, script: str, words: str

@@ -26,27 +26,9 @@ from engine.core.plan.profile import PbsJob
 from engine.launchers import LAUNCHERS, pbs, pbs_task, rsync
 from engine.launchers.setup import with_setup
 from engine.planning.batch import pbs as batch
-from tests.support import parse_profile
+from tests.support import parse_profile, rows
 
-SAID = [
-    (255, "pbs_tmrsh: No such file or directory\n", "there is no pbs_tmrsh on this machine"),
-    (255, "pbs_tmrsh: not executing under PBS\n", "rankdeck does not run in a PBS job here"),
-    (255, 'pbs_tmrsh: host "gpu01" is not a node in job <7.head>\n', "it is not a node of this PBS job"),
-    (255, "pbs_tmrsh: gpu01 has not connected within 60 s\n", "its task has not connected within 60 s; rankdeck, its"),
-    (
-        255,
-        'pbs_tmrsh: tm_poll(spawn): host "gpu01" err TM_SUCCESS 17002\n',
-        "PBS starts no task there: TM_SUCCESS 17002; the state of the node: pbsnodes gpu01",
-    ),
-    (
-        255,
-        "rankdeck can't wait for a task: [Errno 28] No space left on device: '/home/a/.rankdeck-key-x'\n",
-        "no task can connect to this machine: [Errno 28] No space left on device: '/home/a/.rankdeck-key-x'",
-    ),
-    (255, "pbs_tmrsh: tm_init: TM_ESYSTEM\n", "PBS starts no task there: TM_ESYSTEM"),
-    (255, "odd\n", "pbs_tmrsh failed: odd; try it by hand: pbs_tmrsh gpu01 true"),
-    (127, "python9: No such file or directory\n", "there is no python9 there"),
-]
+SAID = rows("unit/pbs", "said")
 """Exit status and output of our program around pbs_tmrsh, from the source of OpenPBS, and what is told of them."""
 
 
@@ -206,25 +188,7 @@ def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
     assert submission.script.splitlines()[-1] == 'exec \'/opt/a b/python\' in-job "$1" >>"$1/job.log" 2>&1'
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("nodes = 0", "must be 1 to 4096, not 0"),
-        ("ncpus = 0", "must be 1 to 65536, not 0"),
-        ("ngpus = -1", "must be 0 to 65536, not -1"),
-        ('walltime = "4h"', "hours, minutes and seconds"),
-        ("warn = 300", "needs walltime: PBS does not warn"),
-        ('on_limit = "requeue"', "set warn = 300"),
-        ('walltime = "10:00"\nwarn = 600', "must be less than the walltime"),
-        ('options = ["-z"]', "rankdeck reads the job's number"),
-        ('options = ["-Wblock=true"]', "rankdeck wait waits for a run"),
-        ('options = ["-W", "umask=22,block=true"]', "rankdeck wait waits for a run"),
-        ('options = ["-J", "1-3"]', "rankdeck submits one job, not a job array"),
-        ('options = ["--", "x"]', "rankdeck writes the script"),
-        ('queue = "a\\nb"', "contains a control character"),
-        ('qeue = "gpu"', "did you mean layout.pbs.queue?"),
-    ],
-)
+@pytest.mark.parametrize(("table", "words"), rows("unit/pbs", "a_job_that_rankdeck_cannot_run_is_refused"))
 def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
     with pytest.raises(ProfileError) as caught:
         parse_profile(f'schema = 1\nname = "a"\n[layout.pbs]\n{table}\n[recipe]\nscript = "a.py"\n', file="a.toml")

@@ -19,6 +19,7 @@ from engine.planning import check as node_check
 from engine.planning import make as planning
 from engine.planning import profile_paths
 from engine.planning.profiles import profile_of_machine
+from tests.support import rows
 
 FOUND = ProgramOutput(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
 MISSING = ProgramOutput(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
@@ -88,14 +89,7 @@ def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
     assert plan.backend_is_auto
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cuda", "why"),
-    [
-        ({"gpu01": 2}, "12.8", "gpu02 has no NVIDIA GPU"),
-        ({"gpu01": 2, "gpu02": 1}, "12.8", "gpu02 has 1 GPU for 2 ranks: NCCL needs one for each"),
-        ({"gpu01": 2, "gpu02": 2}, "", "torch 2.13.0 on gpu01 is a build for CPUs"),
-    ],
-)
+@pytest.mark.parametrize(("gpus", "cuda", "why"), rows("unit/planning", "auto_takes_gloo_elsewhere_and_says_why"))
 def test_auto_takes_gloo_elsewhere_and_says_why(nodes: Nodes, gpus: dict[str, int], cuda: str, why: str):
     nodes.gpus, nodes.torch_cuda = gpus, cuda
     plan = planned("auto")

@@ -17,102 +17,14 @@ from hypothesis import strategies as st
 from engine.core.errors import ProfileError
 from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
 from engine.core.plan.profile_reading import profile_from_data
-from tests.support import parse_profile
+from tests.support import entries, parse_profile, rows
 
 DATA = Path(__file__).parents[1] / "data"
 
-GOOD = """\
-schema = 1
-name = "gpt"
+GOOD = entries("unit/profile", "good")
 
-[layout]
-ranks_per_node = 4
-
-[recipe]
-name = "gpt"
-args = [
-    "--steps",
-    "100",
-]
-
-[launch]
-on_failure = "restart"
-stop_ladder = [["SIGTERM", 10], ["SIGKILL", 5]]
-
-[env]
-OMP_NUM_THREADS = "1"
-"""
-
-VALID: dict[tuple[str, ...], Any] = {
-    ("schema",): SCHEMA,
-    ("name",): "gpt-2.1_x",
-    ("description",): "two nodes",
-    ("backend", "name"): "nccl",
-    ("backend", "fallback"): ["mpi", "cpu:gloo"],
-    ("backend", "timeout"): 30,
-    ("backend", "env"): {"NCCL_DEBUG": "WARN"},
-    ("layout", "nodes"): "gpu[01-04]:8",
-    ("layout", "hostfile"): "hosts.txt",
-    ("layout", "slurm"): 1234,
-    ("layout", "slurm", "nodes"): 4,
-    ("layout", "slurm", "ranks_per_node"): 8,
-    ("layout", "slurm", "partition"): "gpu",
-    ("layout", "slurm", "time"): "4:00:00",
-    ("layout", "slurm", "gres"): "gpu:8",
-    ("layout", "slurm", "account"): "proj",
-    ("layout", "slurm", "options"): ["--constraint=a100"],
-    ("layout", "slurm", "spares"): 1,
-    ("layout", "slurm", "warn"): 300,
-    ("layout", "slurm", "on_limit"): "stop",
-    ("layout", "pbs"): "current",
-    ("layout", "pbs", "nodes"): 4,
-    ("layout", "pbs", "ranks_per_node"): 8,
-    ("layout", "pbs", "queue"): "gpuq",
-    ("layout", "pbs", "walltime"): "4:00:00",
-    ("layout", "pbs", "ncpus"): 64,
-    ("layout", "pbs", "ngpus"): 8,
-    ("layout", "pbs", "account"): "proj",
-    ("layout", "pbs", "options"): ["-l", "filesystems=home"],
-    ("layout", "pbs", "warn"): 0,
-    ("layout", "pbs", "on_limit"): "stop",
-    ("layout", "ranks_per_node"): 8,
-    ("layout", "transport"): "ssh",
-    ("layout", "order"): "cyclic",
-    ("layout", "bind"): "numa",
-    ("layout", "ssh_options"): ["-o", "ConnectTimeout=5"],
-    ("recipe", "name"): "gpt",
-    ("recipe", "script"): "train.py",
-    ("recipe", "module"): "pkg.train",
-    ("recipe", "args"): ["--steps", "100"],
-    ("launch", "python"): "/opt/env/bin/python",
-    ("launch", "setup"): "module load cuda; source env/bin/activate",
-    ("launch", "wrap"): ["apptainer", "exec", "--nv", "img.sif"],
-    ("launch", "workdir"): "~/runs",
-    ("launch", "sync"): "rsync",
-    ("rank", "wrap"): ["nsys", "profile", "-o", "{run}/rank{rank}"],
-    ("launch", "warm"): False,
-    ("launch", "prewarm"): False,
-    ("launch", "preload"): ["transformers.trainer"],
-    ("launch", "linger"): "off",
-    ("launch", "environment"): "plain",
-    ("launch", "on_failure"): "stop",
-    ("launch", "hold_for"): 3600.0,
-    ("launch", "max_restarts"): 0,
-    ("launch", "on_disconnect"): "stop",
-    ("launch", "lease"): 60.5,
-    ("launch", "stop_ladder"): [["SIGINT", 1.5], ["SIGKILL", 5]],
-    ("env",): {"A": "1", "B_2": ""},
-    ("metrics", "patterns"): [r"acc=(?P<acc>\S+)"],
-    ("launch", "on_nan"): "stop",
-    ("launch", "restart_when"): "always",
-    ("health", "stalled"): 20.0,
-    ("health", "least"): 60.0,
-    ("health", "slow"): 2.0,
-    ("health", "spike"): 0.0,
-    ("health", "drop"): 0.25,
-    ("metrics", "loss"): "train/loss",
-    ("metrics", "step"): "iteration",
-    ("metrics", "ignore"): ["lr", "val/*"],
+VALID: dict[tuple[str, ...], Any] = {("schema",): SCHEMA} | {
+    tuple(key.split(".")): value for key, value in entries("unit/profile", "valid").items()
 }
 """One valid value for every key."""
 
@@ -182,19 +94,7 @@ def test_every_key_has_words_for_its_type(path: tuple[str, ...]) -> None:
     assert "Literal" not in words
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        "localhost",
-        "127.0.0.1",
-        "::1",
-        "localhost:8",
-        ["localhost:2"],
-        "gpu[01-16]:8",
-        ["me@gpu01", "10.0.0.7:4"],
-        "@gpu",
-    ],
-)
+@pytest.mark.parametrize("nodes", rows("unit/profile", "nodes_are_accepted_in_each_of_their_forms"))
 def test_nodes_are_accepted_in_each_of_their_forms(nodes: str | list[str]) -> None:
     profile_from_data(put({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, ("layout", "nodes"), nodes), "p")
 
@@ -260,36 +160,12 @@ def test_a_profile_that_is_nested_too_deeply_is_refused() -> None:
 # --- overrides of the command line -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("word", "path", "value"),
-    [
-        ("layout.ranks_per_node=2", ("layout", "ranks_per_node"), 2),
-        ("layout.ranks_per_node=auto", ("layout", "ranks_per_node"), "auto"),
-        ("layout.nodes=localhost:3", ("layout", "nodes"), "localhost:3"),
-        ("layout.nodes=gpu[01-02,07]:4", ("layout", "nodes"), "gpu[01-02,07]:4"),
-        ("layout.slurm=current", ("layout", "slurm"), "current"),
-        ("layout.slurm=1234_5", ("layout", "slurm"), "1234_5"),
-        ("backend.timeout=1.5", ("backend", "timeout"), 1.5),
-        ("name=other", ("name",), "other"),
-        ("name=1", ("name",), "1"),
-        ('description="quoted"', ("description",), "quoted"),
-        ("description=a = b", ("description",), "a = b"),
-        ("recipe.args=['--lr', '1']", ("recipe", "args"), ("--lr", "1")),
-        ("env.OMP_NUM_THREADS=8", ("env", "OMP_NUM_THREADS"), "8"),
-        ("env.NEW=true", ("env", "NEW"), "true"),
-        ("env.EMPTY=", ("env", "EMPTY"), ""),
-        ("env.PATHS=/a:/b=c", ("env", "PATHS"), "/a:/b=c"),
-        ("backend.env.NCCL_DEBUG=INFO", ("backend", "env", "NCCL_DEBUG"), "INFO"),
-        ("launch.python=3", ("launch", "python"), "3"),
-        (" launch . lease =60", ("launch", "lease"), 60.0),
-        ("description=two\nlines", ("description",), "two\nlines"),
-    ],
-)
-def test_an_override_sets_one_value(word: str, path: tuple[str, ...], value: object) -> None:
+@pytest.mark.parametrize(("word", "path", "value"), rows("unit/profile", "an_override_sets_one_value"))
+def test_an_override_sets_one_value(word: str, path: list[str], value: object) -> None:
     found: Any = parse(GOOD, word)
     for part in path:
         found = found[part] if isinstance(found, dict) else getattr(found, part)
-    assert found == value
+    assert (list(found) if isinstance(found, tuple) else found) == value
 
 
 def test_later_overrides_win() -> None:
@@ -297,17 +173,7 @@ def test_later_overrides_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "file", "words"),
-    [
-        ("layout.ranks_per_node", "--set layout.ranks_per_node", "not key=value"),
-        ("=2", "--set =2", "not key=value"),
-        ("layout.=2", "--set layout.=2", "not key=value"),
-        ("layout.ranks_per_node=0", "--set layout.ranks_per_node", "must be 1 to 65536"),
-        ("layout.rank=2", "--set layout.rank", "unknown key"),
-        ("name.x=2", "--set name.x=2", "name is a value, not a table"),
-        ("layout=2", "--set layout", "must be a table"),
-        ("env.A=1\x002", "--set env.A", "NUL"),
-    ],
+    ("word", "file", "words"), rows("unit/profile", "a_wrong_override_is_named_instead_of_the_file")
 )
 def test_a_wrong_override_is_named_instead_of_the_file(word: str, file: str, words: str) -> None:
     error = refused(GOOD, word)

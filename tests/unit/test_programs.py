@@ -12,21 +12,9 @@ from engine.core.plan.profile import Backend, Launch, Layout, Recipe
 from engine.core.plan.profile_checks import profile_name
 from engine.planning.interpreters import interpreter_of
 from engine.planning.programs import Wanted, make_profile
-from tests.support import parse_profile
+from tests.support import entries, parse_profile, rows
 
-BASE = """
-schema = 1
-name = "base"
-[layout]
-hostfile = "hosts.txt"
-ranks_per_node = 8
-[recipe]
-script = "other.py"
-args = ["--old"]
-[launch]
-python = "/opt/python"
-on_failure = "restart"
-"""
+BASE = entries("unit/programs", "base")
 
 
 @pytest.fixture(autouse=True)
@@ -81,17 +69,7 @@ def test_a_module_is_not_looked_for():
     assert (profile.name, profile.recipe) == ("train", Recipe(module="project.train"))
 
 
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ("nope.py", "there is no script 'nope.py'"),
-        ("quickstart", "rankdeck launch quickstart"),
-        ("", "there is no script"),
-        ("python3.11", "leave out python3.11"),
-        ("torchrun", "rankdeck import 'torchrun …'"),
-        (".", "name a script in it"),
-    ],
-)
+@pytest.mark.parametrize(("program", "words"), rows("unit/programs", "what_can_not_be_run_is_named_with_the_next_step"))
 def test_what_can_not_be_run_is_named_with_the_next_step(program: str, words: str):
     with pytest.raises(UsageError) as raised:
         make_profile(Wanted(program=program))

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, ROOT
+from tests.support import PATIENCE, ROOT, entries
 
-SCRIPT = """
-import os, sys
-import rankdeck
-print("x" * 20000, flush=True)
-print("error", file=sys.stderr)
-for descriptor, path in (1, sys.argv[1]), (2, sys.argv[2]):
-    file = os.open(path, os.O_WRONLY | os.O_CREAT)
-    os.dup2(file, descriptor)
-print("out again")
-print("error again", file=sys.stderr)
-"""
+SCRIPT = entries("unit/rank_output", "script")
 
 
 def run(tmp_path: Path, *words: str, **env: str) -> subprocess.CompletedProcess[bytes]:

@@ -25,6 +25,7 @@ from engine.core.plan.profile_reading import parse_with_places, profile_from_dat
 from engine.planning.make import make_plan
 from engine.planning.recipes import FOLDER, recipes, script_of
 from rankdeck.recipes import read_parameters
+from tests.support import entries, rows
 
 NO_CODE = {
     tokenize.COMMENT,
@@ -57,20 +58,7 @@ def script_says(parameters: type[Any], words: list[str]) -> tuple[Any, str]:
             return end.code, errors.getvalue()
 
 
-ALL = '''"""Shows every kind of parameter."""
-@dataclass(frozen=True)
-class Parameters:
-    """What the command line may set."""
-
-    steps: int = parameter(200, "steps in all", low=1, high=10_000_000, unit="steps", presets={"small": 20, "big": 900})
-    lr: float = parameter(0.1, "learning rate", low=0.0)
-    scale: float = parameter(1, "any number")
-    data: str = parameter("digits", "what it learns", choices=("digits", "noise"), presets={"small": "noise"})
-    sync_batchnorm: bool = parameter(False, "statistics of all ranks", presets={"big": True})
-    sizes: str = parameter("4", "bytes, such as 4K", pattern="[0-9]+K?")
-    stages: int = parameter(2, "cuts", choices=(2, 4))
-    most: int = parameter(default=2, help="100% of it", high=9)
-'''
+ALL = entries("unit/recipes", "all")
 
 
 def test_the_engine_reads_what_the_script_declares() -> None:
@@ -95,36 +83,16 @@ def test_the_engine_reads_what_the_script_declares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ([], (200, 0.1, 1, "digits", False)),
-        (["--steps", "7", "--lr=2", "--sync-batchnorm"], (7, 2.0, 1, "digits", True)),
-        (["--preset", "small"], (20, 0.1, 1, "noise", False)),
-        (["--steps", "7", "--preset", "big"], (7, 0.1, 1, "digits", True)),
-        (["--preset=big", "--no-sync-batchnorm", "--scale", "-3"], (900, 0.1, -3.0, "digits", False)),
-    ],
+    ("words", "values"), rows("unit/recipes", "a_word_wins_over_the_preset_and_the_preset_over_the_default")
 )
-def test_a_word_wins_over_the_preset_and_the_preset_over_the_default(words: list[str], values: tuple[Any, ...]) -> None:
+def test_a_word_wins_over_the_preset_and_the_preset_over_the_default(words: list[str], values: list[Any]) -> None:
     got, said = script_says(declaration_of(ALL).Parameters, words)
     assert said == ""
-    assert (got.steps, got.lr, got.scale, got.data, got.sync_batchnorm) == values
+    assert [got.steps, got.lr, got.scale, got.data, got.sync_batchnorm] == values
     assert problem_with(read_recipe("all", ALL), words) is None
 
 
-@pytest.mark.parametrize(
-    ("words", "name", "reason"),
-    [
-        (["--steps", "many"], "steps", "--steps: 'many' is not a whole number from 1 to 10000000"),
-        (["--steps", "0"], "steps", "--steps: '0' is not a whole number from 1 to 10000000"),
-        (["--lr", "nan"], "lr", "--lr: 'nan' is not a number of 0 or more"),
-        (["--scale", "inf"], "scale", "--scale: 'inf' is not a number"),
-        (["--data", "cats"], "data", "--data: 'cats' is not one of digits, noise"),
-        (["--sizes", "4G"], "sizes", "--sizes: '4G' is not understood: bytes, such as 4K"),
-        (["--preset", "tiny"], "preset", "--preset: 'tiny' is not one of small, big"),
-        (["--step", "3"], "", "there is no argument '--step'"),
-        (["stray"], "", "there is no argument 'stray'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "name", "reason"), rows("unit/recipes", "a_wrong_word_is_refused_with_one_line"))
 def test_a_wrong_word_is_refused_with_one_line(words: list[str], name: str, reason: str) -> None:
     status, said = script_says(declaration_of(ALL).Parameters, words)
     assert status == 2
@@ -159,19 +127,7 @@ def test_engine_and_script_refuse_the_same_words_with_the_same_sentence(words: l
 DECLARED, INFO = declaration_of(ALL), read_recipe("all", ALL)
 
 
-@pytest.mark.parametrize(
-    ("field", "reason"),
-    [
-        ('steps: int = parameter(0, "x", low=1)', "steps: default '0' is not a whole number of 1 or more"),
-        ('steps: int = parameter("many", "x")', "steps: default 'many' is not of type int"),
-        ('steps: int = parameter(5, "x", high=9, presets={"big": 10})', "big '10' is not a whole number of 9 or less"),
-        ('fast: bool = parameter(1, "x")', "fast: default 1 is not of type bool"),
-        ('data: str = parameter("x", "x", choices=("a", "b"))', "data: default 'x' is not one of a, b"),
-        ("steps: int = 3", "steps is not declared like name: int = parameter(DEFAULT, HELP), or float, str or bool"),
-        ('steps: list = parameter(3, "x")', "steps is not declared like"),
-        ('preset: int = parameter(3, "x")', "preset is not declared like"),
-    ],
-)
+@pytest.mark.parametrize(("field", "reason"), rows("unit/recipes", "a_wrong_declaration_in_a_copy_is_one_line"))
 def test_a_wrong_declaration_in_a_copy_is_one_line(field: str, reason: str) -> None:
     source = f"@dataclass(frozen=True)\nclass Parameters:\n    {field}\n"
     status, said = script_says(declaration_of(source).Parameters, [])
@@ -284,17 +240,7 @@ def test_the_engine_prints_the_help_of_the_script(recipe: RecipeInfo, capsys: py
     assert ours.partition("\noptions:\n")[2] == capsys.readouterr().out.partition("\noptions:\n")[2] != ""
 
 
-@pytest.mark.parametrize(
-    ("words", "prints"),
-    [
-        (["-h"], True),
-        (["--steps", "3", "--help"], True),
-        (["--bogus", "--help"], True),
-        ([], False),
-        (["--steps", "x", "--help"], False),
-        (["--checkpoint-dir", "help"], False),
-    ],
-)
+@pytest.mark.parametrize(("words", "prints"), rows("unit/recipes", "help_is_printed_where_the_script_would_print_it"))
 def test_help_is_printed_where_the_script_would_print_it(words: list[str], prints: bool) -> None:
     linear = recipes()["linear"]
     assert bool(help_asked_for(linear, words, "x")) is prints
@@ -309,27 +255,7 @@ def test_a_problem_without_an_argument_has_no_name() -> None:
 # --- what is refused before the start
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (
-            ["--steps", "x"],
-            "p.toml:5: recipe.args: --steps: 'x' is not a whole number of 0 or more\n"
-            "  --steps: optimizer steps in all, including those before a resume (default: 200)",
-        ),
-        (["--stepz=3"], "p.toml:5: recipe.args: there is no argument '--stepz=3'\n  did you mean --steps?"),
-        (
-            ["--", "--steps", "3"],
-            "p.toml:5: recipe.args: there is no argument '--'\n"
-            "  leave it out: all words of recipe.args, or after the program's name, are arguments of the recipe",
-        ),
-        (
-            ["stray"],
-            "p.toml:5: recipe.args: there is no argument 'stray'\n"
-            "  linear takes: --preset --steps --batch --lr --seed --delay --checkpoint --checkpoint-dir",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("args", "said"), rows("unit/recipes", "no_plan_is_made_of_arguments_that_the_script_refuses"))
 @pytest.mark.parametrize("checked", [True, False])
 def test_no_plan_is_made_of_arguments_that_the_script_refuses(args: list[str], said: str, checked: bool) -> None:
     text = f'schema = 1\nname = "x"\n[recipe]\nname = "linear"\nargs = {args}\n[layout]\nnodes = "localhost:2"\n'

@@ -15,6 +15,7 @@ import pytest
 import engine.commands.cli
 from engine.planning.profiles import read_profile
 from engine.planning.recipes import names, recipe, recipes, script_of
+from tests.support import rows
 
 
 class Said(NamedTuple):
@@ -119,12 +120,7 @@ def test_a_link_to_nowhere_is_not_followed(rankdeck: Command) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("train", "rankdeck: train is not the name of a Python file\n  such as: train.py\n"),
-        ("no where/train.py", "rankdeck: there is no folder no where\n  mkdir -p 'no where'\n"),
-        ("", "rankdeck: . is not the name of a Python file\n  such as: train.py\n"),
-        ("/", "rankdeck: / is not the name of a Python file\n  such as: train.py\n"),
-        ("a\nb.py", "rankdeck: 'a\\nb.py' has characters that can't be printed\n"),
-        ("\x1b[31mx.py", "rankdeck: '\\x1b[31mx.py' has characters that can't be printed\n"),
+        *rows("unit/recipes_cli", "a_name_that_can_not_be_is_refused"),
         (os.fsdecode(b"\xe9.py"), "rankdeck: '\\udce9.py' has characters that can't be printed\n"),
         (f"{'x' * 300}.py", f"rankdeck: {'x' * 300}.py can't be written: File name too long\n"),
     ],
@@ -175,19 +171,7 @@ def test_a_shell_completes_every_argument_of_a_recipe_and_every_choice(complete:
             assert complete("bash", f"run {name} --{one.name} {one.choices[0]}")[0] == offered[0]
 
 
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        ("run ddp-cnn --no-sy", ["plain,--no-sync-batchnorm"]),
-        ("run linear --batch ", []),
-        ("run linear --batch 8 --ba", []),  # it is there already
-        ("run linear --batch=8 --ba", []),
-        ("run linear --checkpoint-dir da", ["file,da"]),
-        ("run --back", ["plain,--backend"]),
-        ("run train.py --back", ["file,--back"]),
-        ("run -m linear --ba", ["file,--ba"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "wanted"), rows("unit/recipes_cli", "a_shell_completes_what_may_come_next"))
 def test_a_shell_completes_what_may_come_next(complete: Complete, line: str, wanted: list[str]) -> None:
     assert complete("bash", line) == wanted
 
@@ -199,16 +183,7 @@ parser.add_argument("--amp", action="store_true")
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        ("run train.py ", ["plain,--lr", "plain,--opt", "plain,--amp"]),
-        ("new -n 2 train.py --l", ["plain,--lr"]),
-        ("run train.py --opt ", ["plain,sgd", "plain,adam"]),
-        ("run train.py --lr ", []),
-        ("run train.py da", ["file,da"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "wanted"), rows("unit/recipes_cli", "a_shell_completes_what_a_script_declares"))
 def test_a_shell_completes_what_a_script_declares(complete: Complete, line: str, wanted: list[str]) -> None:
     Path("train.py").write_text(SCRIPT)
     assert complete("bash", line) == wanted

@@ -12,73 +12,15 @@ from engine.core.arguments.argument import Argument
 from engine.core.arguments.declarations import MOST
 from engine.core.arguments.script import read_arguments
 from engine.planning.programs import arguments_of
+from tests.support import entries, rows
 
-ARGPARSE = """
-import argparse, os
-LR = 3e-4
-def get_args():
-    parser = argparse.ArgumentParser()
-    group = parser.add_argument_group("training")
-    parser.add_argument("data", help="a folder")
-    group.add_argument("-b", "--batch-size", type=int, default=32, help="samples (default: %(default)s), 100%%")
-    group.add_argument("--lr", default=LR, type=float)
-    parser.add_argument("--arch", default="resnet50", choices=["resnet18", "resnet50"], help="which "
-                        "model")
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    parser.add_argument("--no-cuda", action="store_false", dest="cuda")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--layers", nargs="+", type=int)
-    parser.add_argument("-v", action="count")
-    parser.add_argument("--out", required=True, type=str)
-    parser.add_argument("--seed", default=os.getpid(), type=int)
-    parser.add_argument("--scale", default=2)
-    parser.add_argument(f"--{LR}")
-    return parser.parse_args()
-"""
+ARGPARSE = entries("unit/script_arguments", "argparse")
 
-DATACLASS = '''
-from dataclasses import dataclass, field
-from typing import Literal, Optional
-@dataclass
-class Args:
-    learning_rate: float = field(default=1e-3, metadata={"help": "peak of the rate"})
-    steps: int = 100
-    """optimizer steps"""
-    fp16: bool = False
-    name: Optional[str] = None
-    mode: Literal["a", "b"] = "a"
-    sizes: list[int] = field(default_factory=list)
-    width: "int | None" = 8
-@dataclass
-class Other:
-    x: int = 1
-'''
+DATACLASS = entries("unit/script_arguments", "dataclass")
 
-CLICK = """
-import click
-@click.command()
-@click.option("--lr", "-l", type=float, default=0.1, show_default=True, help="learning rate")
-@click.option("--shuffle/--no-shuffle", default=True)
-@click.option("--model", type=click.Choice(["cnn", "mlp"]), required=True)
-@click.option("--epochs", type=click.IntRange(1, 90), default=3)
-@click.option("--fast", is_flag=True)
-@click.option("--tag", multiple=True)
-@click.argument("path")
-def main(**kw): ...
-"""
+CLICK = entries("unit/script_arguments", "click")
 
-HYDRA = """
-import hydra
-from dataclasses import dataclass
-from hydra.core.config_store import ConfigStore
-@dataclass
-class Config:
-    lr: float = 0.1
-    resume: bool = True
-ConfigStore.instance().store(name="config", node=Config)
-@hydra.main(config_name="config")
-def main(cfg): ...
-"""
+HYDRA = entries("unit/script_arguments", "hydra")
 
 
 def facts(source: str) -> list[tuple[Any, ...]]:
@@ -104,21 +46,13 @@ def test_options_of_argparse() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("call", "lr", "fp16"),
-    [
-        ("HfArgumentParser((Args, TrainingArguments))", "--learning_rate", ("str", "False", None, ("True", "False"))),
-        ("simple_parsing.parse(Args)", "--learning_rate", ("str", "False", None, ("True", "False"))),
-        ("parser.add_arguments(Args, dest='args')", "--learning_rate", ("str", "False", None, ("True", "False"))),
-        ("tyro.cli(Args)", "--learning-rate", ("bool", False, "--no-fp16", ())),
-    ],
-)
-def test_fields_of_dataclasses(call: str, lr: str, fp16: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("call", "lr", "fp16"), rows("unit/script_arguments", "fields_of_dataclasses"))
+def test_fields_of_dataclasses(call: str, lr: str, fp16: list[Any]) -> None:
     said = {word: rest for word, *rest in facts(f"{DATACLASS}\nargs = {call}")}
     assert said == {
         lr: ["float", 1e-3, None, (), "peak of the rate"],
         "--steps": ["int", 100, None, (), "optimizer steps"],
-        "--fp16": [*fp16, ""],
+        "--fp16": [*fp16[:-1], tuple(fp16[-1]), ""],
         "--name": ["str", "", None, (), ""],
         "--mode": ["str", "a", None, ("a", "b"), ""],
         "--sizes": ["int", "", None, (), ""],
@@ -146,35 +80,7 @@ def test_structured_configurations_of_hydra() -> None:
     ]
 
 
-HYDRA_GROUPS = """
-import hydra
-from dataclasses import dataclass, field
-from typing import Any, List
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
-@dataclass
-class MySQL:
-    port: int = 3306
-@dataclass
-class Postgres:
-    port: int = 5432
-@dataclass
-class Optimizer:
-    lr: float = 0.1
-    betas: List[float] = field(default_factory=lambda: [0.9, 0.99])
-@dataclass
-class Config:
-    defaults: List[Any] = field(default_factory=lambda: [{"db": "mysql"}, "_self_"])
-    db: Any = MISSING
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    steps: int = MISSING
-cs = ConfigStore.instance()
-cs.store(name="config", node=Config)
-cs.store(group="db", name="mysql", node=MySQL)
-cs.store(group="db", name="postgres", node=Postgres)
-@hydra.main(version_base=None, config_name="config")
-def main(cfg): ...
-"""
+HYDRA_GROUPS = entries("unit/script_arguments", "hydra_groups")
 
 
 def test_groups_and_nested_configurations_of_hydra() -> None:
@@ -187,33 +93,7 @@ def test_groups_and_nested_configurations_of_hydra() -> None:
     assert read_arguments(HYDRA_GROUPS)[1].words("1 2") == ["optimizer.betas=[1,2]"]
 
 
-TYRO = '''
-import tyro
-from dataclasses import dataclass
-from typing import Annotated, Literal, Optional
-@dataclass
-class Optimizer:
-    """How steps are made.
-
-    Attributes:
-        lr: peak of the rate
-    """
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
-    nesterov: bool = False
-def main(
-    data: str, /, epochs: int, hidden_sizes: list[int] = [64, 64], optim: Optimizer = Optimizer(), mode: Literal["a", "b"] = "a",
-    amp: bool = True, width: Annotated[int, tyro.conf.arg(help="of a layer")] = 8, plain=0.5, callback=print, *, name: Optional[str] = None,
-):
-    """Trains.
-
-    Args:
-        epochs: how often
-        hidden_sizes (list): of layers
-    """
-if __name__ == "__main__":
-    tyro.cli(main)
-'''
+TYRO = entries("unit/script_arguments", "tyro")
 
 
 def test_parameters_of_a_function_that_tyro_calls() -> None:
@@ -242,28 +122,7 @@ def test_parameters_of_a_function_that_fire_calls() -> None:
     ]
 
 
-SIMPLE_PARSING = """
-from simple_parsing import ArgumentParser, choice, field, flag, list_field, mutable_field
-@dataclass
-class Base:
-    seed: int = 0
-@dataclass
-class Optimizer:
-    lr: float = 0.1
-@dataclass
-class Args(Base):
-    arch: str = choice("resnet18", "resnet50", default="resnet18")  # which model
-    layers: list[int] = list_field(1, 2)
-    # size of a batch,
-    # of one rank
-    batch_size: int = field(default=32, alias="-b")
-    debug: bool = flag(False)
-    mixed: tuple[int, str] = (1, "a")
-    shape: tuple[int, ...] = (2, 3)
-    optimizer: Optimizer = mutable_field(Optimizer)
-parser = ArgumentParser()
-parser.add_arguments(Args, dest="args")
-"""
+SIMPLE_PARSING = entries("unit/script_arguments", "simple_parsing")
 
 
 def test_choices_lists_and_nested_classes_of_simple_parsing() -> None:
@@ -279,31 +138,14 @@ def test_choices_lists_and_nested_classes_of_simple_parsing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "many", "count"),
-    [
-        ("nargs='+', type=int", "words", 0),
-        ("nargs='*'", "words", 0),
-        ("nargs=2, type=int", "words", 2),
-        ("action='append', type=int", "again", 0),
-    ],
+    ("call", "many", "count"), rows("unit/script_arguments", "options_of_argparse_with_several_values")
 )
 def test_options_of_argparse_with_several_values(call: str, many: str, count: int) -> None:
     found = read_arguments(f"p.add_argument('--x', default=[1, 2], {call})")
     assert [(one.many, one.count, one.default) for one in found] == [(many, count, "1 2")]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "nargs='?'",
-        "nargs='?', const=''",
-        "nargs='?', const=[1]",
-        "nargs=argparse.REMAINDER",
-        "action='append', nargs=2",
-        "action='extend'",
-        "action='extend', nargs='+'",  # `--x 1 2 --x 3` would lose 1 and 2
-    ],
-)
+@pytest.mark.parametrize("call", rows("unit/script_arguments", "options_that_no_line_of_a_form_can_write_are_left_out"))
 def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> None:
     assert read_arguments(f"p.add_argument('--x', {call})") == ()
 
@@ -338,14 +180,7 @@ def test_positional_arguments_of_argparse() -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "p = ArgumentParser()\np.add_argument('a')\np.add_argument(*names)\np.add_argument(name)",
-        "p = ArgumentParser()\np.add_argument('a')\np.add_argument('b', nargs=count())",
-        "p = ArgumentParser()\np.add_argument('a', action=Own)",
-        "p = ArgumentParser()\nq = ArgumentParser()\np.add_argument('a')",
-        "p.add_argument('a')",
-    ],
+    "source", rows("unit/script_arguments", "positional_arguments_whose_places_are_not_known_have_no_lines")
 )
 def test_positional_arguments_whose_places_are_not_known_have_no_lines(source: str) -> None:
     assert read_arguments(source) == ()
@@ -392,15 +227,9 @@ def test_a_form_feed_in_a_source_moves_no_comment() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "",
-        "def broken(:",
-        "\0",
+        *rows("unit/script_arguments", "what_has_no_options_gives_none"),
         "(" * 5000,
         f"x = {'-' * 20000}1",
-        "parser.add_argument()",
-        "parser.add_argument('--x y')",
-        "p.add_argument(*names, **more)",
-        "sub = parser.add_subparsers()\nsub.add_argument('--x')",
         DATACLASS,
     ],
 )
@@ -443,15 +272,7 @@ def test_words_of_several_values() -> None:
 
 @pytest.mark.parametrize(
     ("word", "value", "words"),
-    [
-        ("--x", "-5", ["--x", "-5"]),
-        ("--x", "-.5", ["--x", "-.5"]),
-        ("--x", "-", ["--x", "-"]),
-        ("--x", "-1e-5", ["--x=-1e-5"]),
-        ("--x", "-O2 -g", ["--x=-O2 -g"]),
-        ("-x", "-O2", ["-x", "-O2"]),
-        ("x=", "-O2", ["x=-O2"]),
-    ],
+    rows("unit/script_arguments", "a_value_that_looks_like_an_option_is_one_word_with_its_flag"),
 )
 def test_a_value_that_looks_like_an_option_is_one_word_with_its_flag(word: str, value: str, words: list[str]) -> None:
     one = Argument(name="x", type="str", default="", help="", word=word)

@@ -7,33 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import PATIENCE, ROOT
+from tests.support import PATIENCE, ROOT, entries
 
-SCRIPT = """
-import sys, weakref
-from rankdeck._imports import installed_modules
-
-class Proxy:
-    @property
-    def __class__(self):
-        raise RuntimeError("not yet")
-
-class Big:
-    pass
-
-proxy = Proxy()
-
-def main():
-    import msgspec
-    from msgspec.json import Encoder
-    big = Big()
-    seen = weakref.ref(big)
-    print(*installed_modules())
-    del big
-    print(seen())
-
-main()
-"""
+SCRIPT = entries("unit/script_imports", "script")
 
 
 def said_by(folder: Path, text: str) -> list[str]:
@@ -57,34 +33,14 @@ def test_modules_that_a_script_imports_in_a_function_are_named_and_its_objects_a
     assert kept == "None"
 
 
-LAZY = """
-import importlib.util, sys
-from rankdeck._imports import installed_modules
-
-spec = importlib.util.find_spec("tomlkit")
-spec.loader = importlib.util.LazyLoader(spec.loader)
-tomlkit = sys.modules["tomlkit"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tomlkit)
-print(*installed_modules())
-print("tomlkit.api" in sys.modules)
-"""
+LAZY = entries("unit/script_imports", "lazy")
 
 
 def test_a_module_that_is_loaded_on_its_first_use_is_not_loaded_to_be_named(tmp_path: Path) -> None:
     assert said_by(tmp_path, LAZY) == ["tomlkit", "False"]
 
 
-TIMED = """
-import sys
-from rankdeck import _imports
-
-_imports.time_imports()
-before = list(sys.meta_path)
-import outer, quick
-
-print(*_imports.report_imports().split(), sep="\\n")
-print(before[1:] == sys.meta_path)
-"""
+TIMED = entries("unit/script_imports", "timed")
 
 
 def test_slow_imports_are_named_with_their_seconds_and_nothing_stays(tmp_path: Path) -> None:
@@ -106,25 +62,7 @@ def test_slow_imports_are_named_with_their_seconds_and_nothing_stays(tmp_path: P
     assert is_gone == "True"
 
 
-FORKED = """
-import sys
-from types import ModuleType
-from rankdeck import _imports
-
-class Counted(dict):
-    read = []
-    def get(self, name, default=None):
-        self.read.append(name)
-        return super().get(name, default)
-
-import beside
-__import__("tomlkit")
-_imports.note_template()
-sys.modules = Counted(sys.modules)
-import later
-print(*_imports.installed_modules())
-print("tomlkit" in Counted.read)
-"""
+FORKED = entries("unit/script_imports", "forked")
 
 
 def test_a_forked_rank_looks_at_modules_of_the_template_only_where_they_are_of_the_script(tmp_path: Path) -> None:

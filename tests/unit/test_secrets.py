@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.plan.secrets import HIDDEN, hidden, shown_environment, shown_shell, shown_value, shown_words
+from tests.support import rows
 
 RANDOM = "a1B2" * 9
 HEXADECIMAL = "0123456789abcdef" * 2
@@ -38,44 +39,20 @@ def test_values_that_look_like_tokens_are_never_shown(value: str):
     assert HIDDEN in hidden(f"x {value}")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PWD", "/home/me"), ("OLDPWD", "/home/me"), ("NCCL_SOCKET_IFNAME", "eth0"), ("UCX_TLS", "self,sm,tcp"),
-        ("CUDA_VISIBLE_DEVICES", "GPU-8f0a3c1e-1b2c-4d5e-8f90-123456789abc"), ("AUTHOR", "me"), ("BYPASS", "1"),
-        ("LD_LIBRARY_PATH", "/opt/Very/Long/Path1/lib:/opt/Another/Long/Path2/lib"), ("URL", "https://host:8080/a@b"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), rows("unit/secrets", "ordinary_variables_are_shown"))
 def test_ordinary_variables_are_shown(name: str, value: str):
     assert shown_environment({name: value}) == {name: value}
 
 
 @pytest.mark.parametrize(
     ("line", "shown"),
-    [
-        ("--api-key abc --token=abc", f"--api-key {HIDDEN} --token={HIDDEN}"),
-        ("model.api_token=abc +trainer.auth=abc ++x.apiKey=abc", f"model.api_token={HIDDEN} +trainer.auth={HIDDEN} ++x.apiKey={HIDDEN}"),
-        ("--header 'Authorization: Bearer a.b'", f"--header 'Authorization: {HIDDEN}'"),
-        ("""--config '{"lr": 0.1, "api_key": "abc", "n": [1]}'""", f"""--config '{{"lr": 0.1, "api_key": "{HIDDEN}", "n": [1]}}'"""),
-        ("--store 'AccountName=a;AccountKey=abc==;E=1'", f"--store 'AccountName=a;AccountKey={HIDDEN};E=1'"),
-        ("--data 's3://b/x?token=abc&part=1'", f"--data 's3://b/x?token={HIDDEN}&part=1'"),
-        ("curl -u me:abc https://me:abc@host", f"curl -u me:{HIDDEN} https://me:{HIDDEN}@host"),
-        ("--env WANDB_API_KEY=abc", f"--env WANDB_API_KEY={HIDDEN}"),
-        ("--key abc --hub-token abc", f"--key {HIDDEN} --hub-token {HIDDEN}"),
-    ],
+    rows("unit/secrets", "secrets_on_a_command_line_are_hidden"),
 )  # fmt: skip
 def test_secrets_on_a_command_line_are_hidden(line: str, shown: str):
     assert shown_words(shlex.split(line)) == shlex.split(shown)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--max-tokens 512 --num_key_value_heads=8 --tokenizer gpt2 token", "--pad-token '<pad>' --eos_token '</s>'", "--label-key text",
-        "--lr 0.1 --author=me --monkey x --pass 2 --use-auth-token true", "--resume runs/0123456789abcdef0123456789abcdef/last.ckpt",
-        "+experiment=gpt model.layers=12 data.path=/mnt/x", "--host node1:29500 --time 01:02:03",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", rows("unit/secrets", "ordinary_arguments_are_shown"))
 def test_ordinary_arguments_are_shown(line: str):
     assert shown_words(shlex.split(line)) == shlex.split(line)
 

@@ -13,7 +13,7 @@ from engine.core.settings import Look, Notify, Settings, Units, parse_settings
 from engine.planning.profiles import list_profiles, save_profile
 from engine.runs.paths import settings_file
 from engine.runs.settings import change_settings, keep_settings, read_settings
-from tests.support import PATIENCE, parse_profile
+from tests.support import PATIENCE, parse_profile, rows
 
 
 def wrong(text: str) -> str:
@@ -32,28 +32,7 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
     assert places.where(("keys", "run", "stop")) == "config.toml:3"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('\ntehme = "x"\n', "config.toml:2: tehme: unknown key\n  did you mean theme?"),
-        ("[notify]\nbel = true\n", "config.toml:2: notify.bel: unknown key\n  did you mean notify.bell?"),
-        ('[notify]\nbell = "yes"\n', "config.toml:2: notify.bell: must be true or false, not a string"),
-        ('[notify]\non = ["fail"]\n', "config.toml:2: notify.on: there is no choice 'fail'\n  it takes: list of end"),
-        ('[notify]\ncommand = "beep 1"\n', "config.toml:2: notify.command: must be a list, not a string"),
-        ('[notify]\nwebhook = "file:///etc"\n', "config.toml:2: notify.webhook: must be an address of http or https"),
-        ('[notify]\nwebhook = "http://"\n', "config.toml:2: notify.webhook: must be an address of http or https"),
-        ('[notify]\nwebhook = "https://me:pw@x.org/"\n', "config.toml:2: notify.webhook: must be an address of http"),
-        ('[notify]\nwebhook = "https://x.org/a b"\n', "config.toml:2: notify.webhook: must be an address of http or"),
-        ("[keys]\nrun.kill = 3\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
-        ("[keys]\nrun.kill = []\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
-        ('profiles = ["a"]\n', "config.toml:1: profiles: 'a' is not an absolute path"),
-        ("[look]\ncharts = 3\n", "config.toml:2: look.charts: "),
-        ('[look]\nhidden = ["rank"]\n', "config.toml:2: look.hidden: there is no choice 'rank'"),
-        ('[units]\nmemory = "GIB"\n', "config.toml:2: units.memory: there is no choice 'GIB'"),
-        ("keys = 3\n", "config.toml:1: keys: must be a table, not a whole number"),
-        ("theme =\n", "config.toml:1: "),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), rows("unit/settings", "what_is_wrong_is_named_with_its_line"))
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
 

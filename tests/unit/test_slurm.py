@@ -22,66 +22,12 @@ from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
 from engine.supervisor.nodes import agents
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries, rows
 
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
 
-SAID = [
-    (
-        255,
-        "srun: error: Unable to confirm allocation for job 1234: Invalid job id specified\n"
-        "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 1234\n",
-        "Slurm's job 1234 has ended; get another allocation",
-    ),
-    (255, "srun: error: Slurm job 1234 has expired\n", "Slurm's job 1234 has ended"),
-    (255, "srun: error: Unable to confirm allocation for job 1234: Job is pending execution\n", "still waits in"),
-    (
-        255,
-        "srun: error: Unable to create step for job 1234: Requested node configuration is not available\n",
-        "it is not a node of Slurm's job 1234",
-    ),
-    (
-        2,
-        "slurmstepd-gpu01: error: execve(): python9: No such file or directory\n"
-        "srun: error: gpu01: task 0: Exited with exit code 2\n",
-        "there is no python9 there; set launch.python",
-    ),
-    (
-        13,
-        "srun: error: gpu01: task 0: Exited with exit code 13\n"
-        "slurmstepd-gpu01: error: execve(): /etc/passwd: Permission denied\n",
-        "python9 is not executable there",
-    ),
-    (
-        143,
-        "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.\n"
-        "slurmstepd-gpu01: error: *** STEP 1.9 ON gpu01 CANCELLED AT 2026-11-24T19:39:37 DUE TO TIME LIMIT ***\n"
-        "srun: error: gpu01: task 0: Terminated\n",
-        "Slurm cancelled the step there DUE TO TIME LIMIT",
-    ),
-    (255, "srun: unrecognized option '--overlap'\nTry \"srun --help\" for more\n", "srun does not know --overlap"),
-    (
-        1,
-        "srun: error: s_p_parse_file: cannot stat file /etc/slurm.conf: No such file or directory, retrying\n"
-        "srun: fatal: Unable to process configuration file\n",
-        "Slurm's commands don't work on this machine",
-    ),
-    (127, "env: 'srun': No such file or directory\n", "there is no srun on this machine"),
-    (
-        255,
-        "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)\n",
-        "Slurm's controller does not answer",
-    ),
-    (255, "srun: error: odd\n", "srun failed: srun: error: odd; try it by hand: srun --jobid=1234 --overlap -w gpu01"),
-    (137, "srun: error: gpu01: task 0: Killed\n", "python9 was killed there by SIGKILL"),
-    (255, "srun: error: Unable to create step for job 1234: Access/permission denied\n", "belongs to another user"),
-    (
-        255,
-        "srun: error: Task launch for StepId=1234.0 failed on node gpu01: Communication connection failure\n",
-        "Slurm starts no step there: Communication connection failure",
-    ),
-]
+SAID = rows("unit/slurm", "said")
 """Exit status and output of srun, and what is told of them."""
 
 
@@ -149,24 +95,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("nodes = 0", "must be 1 to 4096, not 0"),
-        ("spares = -1", "must be 0 to 4095, not -1"),
-        ("ranks_per_node = 0", "must be 1 to 65536, not 0"),
-        ('options = ["--array=1-3"]', "rankdeck submits one job, not a job array"),
-        ('options = ["-N2"]', "set layout.slurm.nodes"),
-        ('on_limit = "requeue"', "set warn = 300"),
-        ('options = ["--wrap", "x"]', "rankdeck writes the script"),
-        ('options = [":"]', "is not an option of one job"),
-        ("warn = 65536", "must be 0 to 65535 seconds, not 65536"),
-        ('options = ["--signal=USR1@60"]', "set layout.slurm.warn"),
-        ('gres = "a\\nb"', "contains a control character"),
-        ('partitoin = "gpu"', "did you mean layout.slurm.partition?"),
-        ("nodes = true", "must be a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("table", "words"), rows("unit/slurm", "a_job_that_rankdeck_cannot_run_is_refused"))
 def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
     with pytest.raises(ProfileError) as caught:
         parse_with_places(
@@ -183,17 +112,7 @@ def test_a_profile_with_a_job_is_written_as_it_was_read() -> None:
     assert profile.layout.words == "slurm 1 node"
 
 
-QUEUE = """\
-12|PENDING|2026-11-25T14:05:00||Resources
-13|PENDING|N/A||ReqNodeNotAvail, UnavailableNodes:gpu[01-02]
-14|PENDING|N/A||QOSMaxJobsPerUserLimit
-15|PENDING|N/A||JobHeldUser
-16|PENDING|N/A||New|Reason
-17|CONFIGURING|2026-11-24T14:05:00|gpu[01-02]|None
-18|TIMEOUT|2026-11-24T14:05:00|gpu01|TimeLimit
-odd
-x|PENDING|N/A||None
-"""
+QUEUE = entries("unit/slurm", "queue")
 
 
 def test_why_a_job_waits_is_told_in_words() -> None:
@@ -211,13 +130,7 @@ def test_why_a_job_waits_is_told_in_words() -> None:
     assert words["17"] == "job 17 starts on gpu[01-02]"
 
 
-SINFO = """gpu*|up|1-00:00:00|mixed|40/24/0/64|gpu:a100:8(S:0-1)|gpu:a100:3(IDX:0-2)|g1|
-gpu*|up|1-00:00:00|idle~|0/64/0/64|gpu:a100:4(S:0-1),gpu:h100:4,shard:8|gpu:a100:0(IDX:N/A),gpu:h100:0(IDX:N/A),shard:0|g2|
-gpu*|up|1-00:00:00|drained|0/0/64/64|gpu:a100:8|gpu:a100:0|g3|
-gpu*|up|1-00:00:00|idle*|0/64/0/64|gpu:a100:8|gpu:a100:0|g4|
-cpu|down|infinite|allocated|64/0/0/64|(null)|gpu:0|c1|
-an odd line
-"""
+SINFO = entries("unit/slurm", "sinfo")
 
 
 def test_what_is_free_is_counted_from_what_sinfo_says() -> None:
@@ -247,14 +160,7 @@ def test_why_a_job_is_over_is_told_in_words() -> None:
     assert "back into the queue" in end_words("12", parse_queue(QUEUE)["12"])
 
 
-SQUEUE = """#!/bin/sh
-echo asked >> "$0.asked"
-case $(wc -l < "$0.asked") in
-1) exec sleep 600 ;;
-2) echo '18|COMPLETING|N/A|a1|None' ;;
-*) echo '18|NODE_FAIL|N/A|a1|None' ;;
-esac
-"""
+SQUEUE = entries("unit/slurm", "squeue")
 
 
 def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that_is_completing(
@@ -271,13 +177,7 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     assert asyncio.run(agents.why_ended("18")) == "Slurm's job 18 lost a node"
 
 
-SCONTROL = """#!/bin/sh
-case "$(cat "$0.is")" in
-up) echo 'Slurmctld(primary) at head is UP' ;;
-down) echo 'Slurmctld(primary) at head is DOWN'; exit 1 ;;
-*) exec sleep 600 ;;
-esac
-"""
+SCONTROL = entries("unit/slurm", "scontrol")
 
 
 @pytest.mark.parametrize("controller", ["down", "silent"])

@@ -8,20 +8,9 @@ import threading
 
 from engine.core.failures.stacks import ChildStack, Frame, RankStack, doing, fold, parse, story
 from engine.core.words import rank_ranges
+from tests.support import entries
 
-DUMP = """\
-Thread 0x00007fe0dcb146c0 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 982 in run
-  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
-
-Current thread 0x00007fe0ff1fab80 (most recent call first):
-  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3025 in all_reduce
-  File "/home/alice/train.py", line 24 in train
-  File "/home/alice/train.py", line {line} in <module>
-  File "/run/library/0123456789abcdef/forked.py", line 252 in run_program
-  File "/run/library/0123456789abcdef/forked.py", line 41 in run
-  File "/run/library/0123456789abcdef/template.py", line 294 in <module>
-"""
+DUMP: str = entries("unit/stacks", "dump")
 
 
 def dump(line: int = 33) -> str:

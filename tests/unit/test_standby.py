@@ -19,7 +19,7 @@ from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
 from engine.runs.standbys import circumstances
 from engine.runs.templates import template_folder, templates
-from tests.support import parse_profile
+from tests.support import parse_profile, rows
 
 GIB = 1 << 30
 SHELL = Circumstances(
@@ -45,10 +45,8 @@ def key(own: Circumstances = SHELL, **changed: Any) -> str:
 @pytest.mark.parametrize(
     "changed",
     [
+        *rows("unit/standby", "another_terminal_or_login_of_the_user_is_served"),
         {"environ": {**SHELL.environ, "SHLVL": "3", "TMUX_PANE": "%4", "_": "/usr/bin/rankdeck", "OLDPWD": "/"}},
-        {"cgroups": "0::/user.slice/user-7.slice/session-99.scope\n"},
-        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/app.slice/rankdeck-12-34.scope\n"},
-        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/tmux-spawn-1b-2.scope\n"},
     ],
 )
 def test_another_terminal_or_login_of_the_user_is_served(changed: dict[str, Any]) -> None:
@@ -58,17 +56,10 @@ def test_another_terminal_or_login_of_the_user_is_served(changed: dict[str, Any]
 @pytest.mark.parametrize(
     "changed",
     [
+        *rows("unit/standby", "whoever_hands_down_something_else_is_not_served"),
         {"environ": {**SHELL.environ, "TOKEN": "x"}},
         {"environ": {**SHELL.environ, "PWD": "/elsewhere"}},
         {"environ": {**SHELL.environ, "BAD": "\udcfe"}},
-        {"limits": ((512, 4096),)},
-        {"umask": "Umask:\t0077"},
-        {"niceness": 10},
-        {"cores": (0,)},
-        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/app.slice/run-u5.scope\n"},
-        {"cgroups": "0::/system.slice/slurmstepd.scope/job_7/step_0\n"},
-        {"namespaces": ("mnt:[2]",)},
-        {"code": "1.0 6"},
     ],
 )
 def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]) -> None:
@@ -76,13 +67,7 @@ def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("launch", "rest"),
-    [
-        ('setup = "module load cuda"', ""),
-        ('preload = ["numpy"]', ""),
-        ("", '[env]\nA = "1"'),
-        ("", '[backend.env]\nGLOO_X = "1"'),
-    ],
+    ("launch", "rest"), rows("unit/standby", "another_setup_environment_or_preload_of_the_profile_is_not_served")
 )
 def test_another_setup_environment_or_preload_of_the_profile_is_not_served(launch: str, rest: str) -> None:
     assert standby_key(plan_of(launch, rest), SHELL) != key()
@@ -105,15 +90,9 @@ def test_a_standby_helps_only_where_ranks_are_forked_on_this_machine() -> None:
 @pytest.mark.parametrize(
     ("wanted", "variable", "in_job", "seconds"),
     [
+        *rows("unit/standby", "the_profile_says_how_long_it_stays_then_the_environment_and_none_stays_in_a_job"),
         (None, None, False, LINGER),
         (None, "", False, LINGER),
-        (None, None, True, 0),
-        (60.0, None, True, 60),
-        ("off", "60", False, 0),
-        (None, "off", False, 0),
-        (None, "30", True, 30),
-        (60.0, "off", False, 60),
-        (0.0, None, False, 0),
     ],
 )
 def test_the_profile_says_how_long_a_template_stays_then_the_environment_and_none_stays_in_a_job(

@@ -11,43 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.plan.key_places import key_lines, line_of
+from tests.support import rows
 
 
 def path(text: str) -> tuple[str, ...]:
     return tuple(text.split("."))
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "line"),
-    [
-        ("a = 1\nb = 2\n", "b", 2),
-        ("a = 1\r\nb = 2\r\n", "b", 2),
-        ("\n# a = 1\n\n  a = 1\n", "a", 4),
-        ("[t]\na = 1\n[u]\na = 1\n", "u.a", 4),
-        ("[t]\na = 1\n[u]\na = 1\n", "u", 3),
-        ("[ t . u ] # why\na = 1\n", "t.u.a", 2),
-        ("[t.u]\na = 1\n", "t", 1),
-        ("[[t]]\na = 1\n[[t]]\na = 2\n", "t.a", 2),
-        ("t.u.a = 1\n", "t.u.a", 1),
-        ("x = 1\nt.u.a = 1\n", "t.u", 2),
-        ("\"a\" = 1\n'b' = 2\n", "b", 2),
-        ("[t]\n'b c' = 2\n", "t.b c", 2),
-        ('["t"]\na = 1\n', "t.a", 2),
-        ("a = [\n  1,\n  2,\n]\nb = 1\n", "b", 5),
-        ("a = [\n  'x = [',\n  # c = ]\n]\nb = 1\n", "b", 5),
-        ("a = [ # [\n]\nb = 1\n", "b", 3),
-        ('a = """\nc = 1\n[x]\n"""\nb = 1\n', "b", 5),
-        ("a = '''\nc = 1\n'''\nb = 1\n", "b", 4),
-        ('a = """x"""\nb = 1\n', "b", 2),
-        ("a = ['''\nc = 1\n''', '''\n]''']\nb = 1\n", "b", 5),
-        ('a = "[" # "\nb = 1\n', "b", 2),
-        ("a = '\"'\nb = 1\n", "b", 2),
-        ('a = "\\"["\nb = 1\n', "b", 2),
-        ("a = { x = 1 }\nb = 1\n", "b", 2),
-        ("a = 'x\u2028y\x85'\nb = 1\n", "b", 2),
-        ("# \u2028\nb = 1\n", "b", 2),
-    ],
-)
+@pytest.mark.parametrize(("text", "key", "line"), rows("unit/toml_lines", "the_line_of_a_key_is_found"))
 def test_the_line_of_a_key_is_found(text: str, key: str, line: int) -> None:
     tomli.loads(text)
     assert key_lines(text)[path(key)] == line

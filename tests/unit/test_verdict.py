@@ -18,7 +18,7 @@ from engine.core.failures.collectives import Wait
 from engine.core.failures.diagnosis import Explanation, explain
 from engine.core.failures.launcher_log import read_log
 from engine.core.failures.verdict import MAX_EXPLAINED, Verdict, Witness, find_verdict
-from tests.support import calls_of
+from tests.support import calls_of, rows
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34201."
@@ -160,21 +160,7 @@ def test_a_rank_that_failed_by_itself_is_the_cause_whoever_waited_for_it():
 
 # --- logs ------------------------------------------------------------------------------------------------------------
 
-TAGGED = [
-    ("[rank3]: {}", "torch"),
-    ("[default3]:[rank3]: {}", "torchrun --tee"),
-    ("[default3]:{}", "torchrun --tee, before there is a group"),
-    ("[worker_a3]:{}", "another role"),
-    ("[1,3]<stderr>:{}", "Open MPI 4"),
-    ("[1,3]<stderr>: {}", "Open MPI 5"),
-    ("[prterun-node1-4100@1,3]<stderr>: {}", "PRRTE"),
-    ("[3] {}", "MPICH"),
-    ("[r3 gpu01] {}", "rankdeck logs"),
-    ("[r3 gpu01] [rank3]: {}", "rankdeck logs of torch"),
-    ("3: {}", "srun --label"),
-    ("  3: [rank3]: {}", "srun --label of torch"),
-    ("\x1b[31m[rank3]: {}\x1b[0m", "colours"),
-]
+TAGGED = rows("unit/verdict", "tagged")
 
 
 @pytest.mark.parametrize(("form", "_"), TAGGED, ids=[name for _, name in TAGGED])
@@ -286,16 +272,7 @@ def test_a_rank_that_failed_while_others_went_on_for_long_is_found(tmp_path: Pat
     assert (found.verdict.rank, found.verdict.detail) == (1, "ValueError: bad batch")
 
 
-@pytest.mark.parametrize(
-    ("names", "ranks"),
-    [
-        (["x/attempt_0/0/stderr.log", "x/attempt_0/3/stdout.log"], [0, 3]),
-        (["out/rank_2.log", "out/rank_11.log"], [2, 11]),
-        (["job-77-0.out", "job-77-1.out"], [0, 1]),
-        (["slurm-77.out", "slurm-78.out"], [None, None]),
-        (["train.log"], [None]),
-    ],
-)
+@pytest.mark.parametrize(("names", "ranks"), rows("unit/verdict", "names_of_logs_tell_ranks"))
 def test_names_of_logs_tell_ranks(names: list[str], ranks: list[int | None]) -> None:
     assert diagnose.ranks_in_names(names) == ranks
 
@@ -324,18 +301,13 @@ def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bit",
     [
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+        *rows("unit/verdict", "a_hostile_log_is_read_in_time"),
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         + "=" * 20
         + "\n  rank : 1 (local_rank: 1)\n"
         "  exitcode : 1 (pid: 1)\n  traceback : Traceback (most recent call last):\n" + "=" * 20 + "\n",
-        "Traceback (most recent call last):\n",
-        "[rank1]: Traceback (most recent call last):\n",
-        "rankdeck: x failed: rank 1 SIGFOO, rank 2 exit 1\n",
         "[PG ID 0 Rank 1] last enqueued work: " + "9" * 5000 + ", last completed work: 1\n",
         "process rank 1 with PID 1 on node x exited on signal " + "9" * 5000 + "\n",
-        "\x1b]0;",
-        "[1,1]<stderr>:",
     ],
 )
 def test_a_hostile_log_is_read_in_time(bit: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from tests.support import rows
 
 NODE = Path(__file__).resolve().parents[2] / "engine" / "node"
 FILES = sorted((NODE / "agent").rglob("*.py"))
@@ -208,15 +209,8 @@ def test_a_field_that_is_not_known_is_passed_over():
 @pytest.mark.parametrize(
     ("message", "place"),
     [
-        ({"type": "ended", "attempt": 0, "rank": "0", "status": 0}, "rank"),
+        *rows("unit/wire", "what_does_not_fit_is_refused_with_its_place"),
         ({"type": "ended", "attempt": 1 << 53, "rank": 0, "status": 0}, "attempt"),
-        ({"type": "grew", "attempt": 0, "sizes": [[0, 1, 2]]}, "sizes"),
-        ({"type": "data", "attempt": 0, "rank": 0, "stream": 3, "offset": 0}, "stream"),
-        ({"type": "cleared", "attempt": 0, "abandoned": [], "sizes": [[]]}, "sizes"),
-        ({"type": "store", "attempt": 0, "port": 1}, "host"),
-        ({"type": 3}, "type"),
-        (["pong"], "not an object with a type"),
-        (None, "not an object with a type"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(message: object, place: str):
