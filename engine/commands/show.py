@@ -88,7 +88,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
             *submission,
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
-            ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.launch.stop_ladder)),
+            ("stop", plan.launch.ladder_words),
             ("failure", plan.launch.on_failure),
             *([("preload", ", ".join(plan.preload))] if plan.launch.warm and plan.preload else []),
             *([("imports", slow_import_words(plan))] if plan.slow_imports else []),

@@ -117,7 +117,7 @@ class Node:
 
     def hello(self, **terms: Any) -> Message:
         """The first frame."""
-        all_terms = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": PATIENT, **terms}
+        all_terms = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": PATIENT, "stop_patience": 0.0, **terms}
         return {
             "type": "hello",
             "protocol": PROTOCOL,

@@ -22,7 +22,7 @@ def test_a_rank_that_is_ending_when_the_ladder_begins_has_ended_by_itself(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     state, told = NodeState("mark", os.getpid()), list[dict[str, Any]]()
-    state.terms = {"stop_ladder": [["SIGTERM", 600]]}
+    state.terms = {"stop_ladder": [["SIGTERM", 600]], "stop_patience": 0.0}
     ending = Ending(state, lambda **message: told.append(message), lambda rank: {}, lambda: None)
     failed = subprocess.Popen(["sh", "-c", "exit 42"], start_new_session=True)
     stopped = subprocess.Popen(["sleep", str(PATIENCE)], start_new_session=True)

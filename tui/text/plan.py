@@ -69,8 +69,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     policy = plan.launch
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)
-    ladder = ", ".join(f"{name} {seconds:g} s" for name, seconds in plan.launch.stop_ladder)
-    lines += labelled("stopping", ladder, width)
+    lines += labelled("stopping", plan.launch.ladder_words, width)
     if plan.env:
         lines += labelled("env", _pairs(plan.env), width)
     lines += labelled("unless set", _pairs(plan.env_defaults), width)

@@ -15,6 +15,9 @@ from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import AUTO_PRELOAD, HealthLimits, Launch, Layout, Metrics, Profile, Rank, Transport
 from engine.core.words import import_words, preload_words
 
+LIMIT_MARGIN = 10.0
+"""Seconds between the last step of a stop ladder and the time limit of the job."""
+
 
 class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a program and its exit status, negative for a signal; None: it timed out."""
@@ -124,6 +127,15 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     spare_names: tuple[str, ...] = ()
     """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
+
+    @property
+    def stop_patience(self) -> float:
+        """Seconds for which the stop ladder waits while ranks save; a job with `warn` ends before them."""
+        launch, job = self.launch, self.layout.job
+        if job is None or not job.warn:
+            return launch.stop_patience
+        left = job.warn - sum(seconds for _, seconds in launch.stop_ladder) - LIMIT_MARGIN
+        return min(launch.stop_patience, max(0.0, left))
 
     @property
     def reach(self) -> Reach:

@@ -12,6 +12,7 @@ SCHEMA = 1
 """The version that is read and written. Files of a newer version are refused."""
 
 AUTO_PRELOAD: Final = "auto"  # value of `launch.preload`: the modules that the last run of the script used
+UNDERSTOOD: Final = "auto"  # a step of `launch.stop_ladder`: SIGTERM if the program has a handler for it, else SIGINT
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +146,17 @@ class Launch(Section, frozen=True, kw_only=True):
     restart_when: Literal["may_heal", "always"] = "may_heal"
     on_disconnect: Literal["keep", "stop"] = "keep"
     lease: float = 600.0
-    stop_ladder: tuple[tuple[str, float], ...] = (("SIGINT", 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))
+    stop_ladder: tuple[tuple[str, float], ...] = ((UNDERSTOOD, 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))
+    stop_patience: float = 300.0
+
+    @property
+    def ladder_words(self) -> str:
+        """`stop_ladder` on one line."""
+        steps = [
+            (name.replace(UNDERSTOOD, "SIGTERM if it is handled, else SIGINT,"), wait)
+            for name, wait in self.stop_ladder
+        ]
+        return ", then ".join(f"{name} for {wait:g} s" for name, wait in steps)
 
 
 class Rank(Section, frozen=True, kw_only=True):

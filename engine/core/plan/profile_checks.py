@@ -9,11 +9,11 @@ from engine.core.plan.batch.slurm import is_slurm_job
 from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import AUTO_PRELOAD, Backend, HealthLimits, Launch, Layout, Profile, Recipe
+from engine.core.plan.profile import AUTO_PRELOAD, UNDERSTOOD, Backend, HealthLimits, Launch, Layout, Profile, Recipe
 from engine.core.plan.standby import MAX_LINGER
 
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
-"""Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
+SIGNALS = (UNDERSTOOD, "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
+"""Steps of a stop ladder: the signal that each program understands, those that a training script may handle, and SIGKILL."""
 
 MAX_PRELOAD = 64  # modules in `launch.preload`: an import brings its own dependencies
 
@@ -138,6 +138,8 @@ def _check_launch(launch: Launch, places: Places) -> None:
         raise places.error(
             ("launch", "stop_ladder"), "must have a step", hint='for example: [["SIGTERM", 10], ["SIGKILL", 5]]'
         )
+    if not 0 <= launch.stop_patience <= 86_400:
+        raise places.error(("launch", "stop_patience"), f"must be 0 to 86400 seconds, not {launch.stop_patience:g}")
     for name, seconds in launch.stop_ladder:
         if name not in SIGNALS:
             near = difflib.get_close_matches(name.upper(), SIGNALS, 1, 0.5)

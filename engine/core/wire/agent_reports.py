@@ -190,6 +190,13 @@ class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):
     earlier: bool = False
 
 
+class RanksSave(Report, frozen=True, kw_only=True, tag="saving"):
+    """Ranks that were told to stop save a checkpoint, and the stop ladder waits for it; empty: no rank does any more."""
+
+    attempt: Number
+    ranks: tuple[Size, ...]
+
+
 class NoRoom(Report, frozen=True, kw_only=True, tag="no_room"):
     """Ranks or a store that start again wait until the disk of a folder has room."""
 
@@ -261,6 +268,7 @@ AnyReport = (
     | StacksTaken
     | TemplateRefused
     | ImportsReported
+    | RanksSave
     | NoRoom
     | RequestFailed
     | BridgeEnded

@@ -23,6 +23,9 @@ from engine.linux.processes import (
 from engine.node.agent.files import open_watched
 from engine.node.agent.wire import PROTOCOL, Message
 
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
+
 UNKNOWN_LOOKS = 100
 """Looks for unrecorded ranks, of which each ends what it finds: a template that dies may just have forked one that the first does not see."""
 
@@ -38,6 +41,8 @@ class Rank:
         self.ended_at = 0.0
         self.adopted = False
         """Whether its parent is another process: the template or the warden."""
+        self.handles_stop = False
+        """Whether its program had a handler for SIGTERM when it was told to stop."""
         self.told_to_stop = False
         """Whether it was signalled to stop, before it was ending by itself."""
         self.reason = ""
@@ -89,7 +94,12 @@ class NodeState:
         """mpirun of this attempt, or its daemon on this node."""
         self.daemon_done = -1
         """The attempt whose mpirun or daemon has ended here."""
-        self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
+        self.terms: Message = {
+            "lease": 600.0,
+            "on_disconnect": "keep",
+            "stop_ladder": [["SIGKILL", 5.0]],
+            "stop_patience": 0.0,
+        }
         self.helpers: set[int] = set()
         """Pids of children that are not ranks, and may stay: the GPU watch."""
         self.templates: dict[int, int] = {}

@@ -114,6 +114,7 @@ class Agents:
                 lease=run.plan.launch.lease,
                 on_disconnect=run.plan.launch.on_disconnect,
                 stop_ladder=run.plan.launch.stop_ladder,
+                stop_patience=run.plan.stop_patience,
                 heartbeat=0.0 if local else heartbeat,
             ),
         )

@@ -125,6 +125,11 @@ class Reports:
                 note(f"{node}: ranks are started without a template: {reason}")
             case reports.ImportsReported():
                 self._take_imports(node, news)
+            case reports.RanksSave(ranks=ranks):
+                if ranks:
+                    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+                    text = f"the stop waits for {who}, which may save a checkpoint; stop again to end at once"
+                    self._run.warn(node, "saving", text)
             case reports.NoRoom():
                 self._run.no_room[node] = where = visible(f"{news.path}: {news.reason}")
                 text = f"its disk is full: ranks and stores that start again wait for space, {where}"

@@ -149,7 +149,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
         note(reason)
         over.set()
 
-    terms = requests.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),))
+    terms = requests.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),), stop_patience=0.0)
     link = make_link(
         tasks,
         node,

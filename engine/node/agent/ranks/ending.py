@@ -8,8 +8,15 @@ import time
 from collections.abc import Callable
 
 from engine.linux.processes import is_exiting, process_status
+from engine.node.agent.ranks.saving import Saving, request_stop
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
+
+REQUEST = "auto"
+"""The step of the stop ladder that sends each rank the signal that its program understands."""
+
+SAVING_LOOK = 0.5
+"""Seconds between two looks at what ranks save."""
 
 EXIT_NOTE_TIME = 2.0
 """Seconds in which a note may come of how a rank ended that is no child of this process, once its parent has reaped it: the note is
@@ -39,10 +46,15 @@ class Ending:
         on_stop: Callable[[], None],
     ) -> None:
         self._state, self.send, self._last_words, self._on_stop = state, send, last_words, on_stop
-        self._steps: list[tuple[int, float]] = []
-        """Of the stop ladder: a signal, and seconds until the next step."""
+        self._steps: list[tuple[str, float]] = []
+        """Of the stop ladder: a signal or REQUEST, and seconds until the next step."""
         self._deadline: float | None = None
         """Of the current step; None where no ladder is walked."""
+        self._saving: Saving | None = None
+        """What the ranks write since the first step; None: the ladder does not wait for it."""
+        self._patience_ends = 0.0
+        self._told: list[int] = []
+        """Ranks that save, as the supervisor was told."""
         self._newest = 0
         """The newest generation of ranks that the ladder ends."""
 
@@ -62,12 +74,11 @@ class Ending:
         is the only step."""
         self._state.stopped = self._state.attempt
         self._on_stop()
-        steps = [(getattr(signal, name), seconds) for name, seconds in self._state.terms["stop_ladder"]]
-        if at_once:
-            steps = [(signal.SIGKILL, 5.0)]
-        elif self._deadline is not None:
+        if self._deadline is not None and not at_once:
             return
-        self._steps, self._deadline = steps, 0.0
+        self._steps = [("SIGKILL", 5.0)] if at_once else list(self._state.terms["stop_ladder"])
+        self._deadline, self._saving, self._told = 0.0, None if at_once else Saving(self._state.running()), []
+        self._patience_ends = time.monotonic() + self._state.terms["stop_patience"]
         generations = [rank.generation for rank in self._state.ranks.values()]
         self._newest = max([0, *generations, *self._state.starting.values()])
         self.walk_ladder()
@@ -90,19 +101,31 @@ class Ending:
         if not alive:
             self._deadline = None
             return
-        if time.monotonic() < self._deadline:
+        now = time.monotonic()
+        if now < self._deadline:
             return
+        if self._saving is not None and self._steps and self._deadline > 0 and now < self._patience_ends:
+            saving = [rank.number for rank in self._saving.goes_on(alive)]
+            if saving != self._told:
+                self._told = saving
+                self.send(type="saving", attempt=self._state.attempt, ranks=saving)
+            if saving:
+                self._deadline = now + SAVING_LOOK
+                return
         if not self._steps:
             self._deadline = None
             for rank in alive:
                 letter = (process_status(rank.pid) or (0, "?"))[1]
                 self._lose(rank, f"process {rank.pid} could not be killed (state {letter})", alive=True)
             return
-        number, seconds = self._steps.pop(0)
-        self._deadline = time.monotonic() + seconds
+        name, seconds = self._steps.pop(0)
+        self._deadline = now + seconds
         for rank in alive:
             rank.told_to_stop = rank.told_to_stop or not is_exiting(rank.pid)
-            rank.signal(number)
+            if name == REQUEST:
+                request_stop(rank)
+            else:
+                rank.signal(getattr(signal, name))
             rank.signal(signal.SIGCONT)
 
     def ended(self, rank: Rank, status: int) -> None:

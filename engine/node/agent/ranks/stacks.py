@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 
 from engine.linux.processes import all_children, below, catches, kill_quietly, process_status
 from engine.node.agent.files import file_size, read_from, wake
-from engine.node.agent.state import NodeState, Rank
+from engine.node.agent.state import STACKS_SIGNAL, NodeState, Rank
 from engine.node.agent.wire import Any, Message
-
-STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
 
 MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
 """Bytes of a rank's answer, and of all answers together. JSON may take six bytes for one."""

@@ -1,0 +1,74 @@
+"""What counts as saving after a rank was told to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.node.agent.ranks.saving import GROWTH_TIME, HANDLER_TIME, Saving
+from engine.node.agent.state import Rank
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    """This process as a rank, with files in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    rank = Rank(0, ["out", "err", "metrics"])
+    rank.pid = os.getpid()
+    Path("out").write_text("saving checkpoint of step 10\n")
+    return rank
+
+
+@pytest.mark.parametrize(
+    ("stream", "text", "goes_on"),
+    [
+        ("out", "Saving model checkpoint to out/checkpoint-500\n", True),
+        ("err", "INFO: writing checkpoint", True),
+        ("out", "Saving model checkpoint to out/checkpoint-500\nModel weights saved in out\n", False),
+        ("out", "saved 1\nsaving 2\n", True),
+        ("out", "writing the log\nstep 7\n", False),
+        ("metrics", '{"t":1,"phase":"save"}\n', True),
+        ("metrics", '{"t":1,"phase":"save"}\n{"t":2,"step":8}\n', False),
+    ],
+)
+def test_what_a_rank_says_after_the_signal(rank: Rank, stream: str, text: str, goes_on: bool) -> None:
+    watch = Saving([rank])
+    assert watch.goes_on([rank]) == [], "words from before the signal do not count"
+    with open(stream, "a") as file:
+        file.write(text)
+    assert bool(watch.goes_on([rank])) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("step_730.pt", True),
+        ("checkpoint-5/optimizer.bin.tmp", True),
+        ("ckpt/__0_0.distcp", True),
+        ("train.log", False),
+        ("checkpoint-5/trainer_state.json", False),
+    ],
+)
+def test_an_open_file_that_grows(rank: Rank, name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)
+    watch = Saving([rank])
+    Path(name).parent.mkdir(exist_ok=True)
+    with open(name, "wb", buffering=0) as file:
+        file.write(b"x")
+        assert bool(watch.goes_on([rank])) is counts
+        now += GROWTH_TIME + 1
+        assert watch.goes_on([rank]) == []
+        file.write(b"x")
+        assert bool(watch.goes_on([rank])) is counts
+
+
+def test_a_program_that_handles_sigterm_has_time_to_begin(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)
+    watch, rank.handles_stop = Saving([rank]), True
+    assert watch.goes_on([rank]) == [rank]
+    now += HANDLER_TIME
+    assert watch.goes_on([rank]) == []
