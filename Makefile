@@ -51,6 +51,7 @@ check: $(READY)
 	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.8- engine/node engine/linux
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/relay.py

@@ -1,4 +1,4 @@
-"""What decides what an import finds: files of modules, and folders of installed packages. Standard library only; Python 3.8 and later."""
+"""Finds the files and folders on which an import depends. Standard library only; Python 3.8 and later."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def serve_own(wire: socket.socket, library: str, modules: list[str]) -> tuple[Re
 
     Args:
         library: the folder on PYTHONPATH.
-        modules: of the profile, to be imported after torch.
+        modules: names of modules that the profile imports after torch.
 
     Returns:
         As `serve`.

@@ -10,7 +10,7 @@ listener, of type SOCK_SEQPACKET, sends one request, with the descriptors of a l
     template of the user -> agent   {"unlike": reason}: the request is not served
 
 A process that is forked for a request has the connection: it says {"template": pid, "start", "owner": [pid, start]} and goes on as
-`template.py` describes. While torch is imported, connections wait. Only what is installed is imported here; the process that is forked
+`template.py` describes. While torch is imported, connections wait. This process imports installed packages only; the one that is forked
 imports the rest of the profile's modules.
 
 It ends after an idle time, if memory is short, at SIGTERM, or when installed packages change; but not before the templates that it
@@ -235,7 +235,7 @@ class UserTemplate:
             self._retire()
 
     def _retire(self) -> None:
-        """Takes no more requests. What it has forked goes on."""
+        """Takes no more requests. Processes that it has forked go on."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a site's administrators limit for all users, in `/etc/rankdeck/config.toml`."""
+"""Limits of a site for all its users, in `/etc/rankdeck/config.toml`."""
 
 from __future__ import annotations
 

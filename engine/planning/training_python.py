@@ -41,7 +41,7 @@ _PINS = (".python-version", ".tool-versions", "mise.toml")
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What a Python said: whether it has torch, its own path, and the folders that it imports from."""
+    """A Python's answer: whether it has torch, its own path, and the folders from which it imports."""
 
     has_torch: bool
     executable: str

@@ -71,7 +71,7 @@ def scripts_below(folder: Path) -> list[str]:
 
 
 def probable_script(scripts: Sequence[str]) -> str:
-    """The one of the scripts of `scripts_below` that is most probably launched: of the folder itself; empty: none."""
+    """The script in the folder itself that most users would launch; empty: none."""
     here = [path for path in scripts if "/" not in path and not path.startswith(_NO_PROGRAMS)]
     return min(here, key=lambda path: (not path.startswith("train"), path != "main.py", path), default="")
 

@@ -309,7 +309,7 @@ def _verdict(witnesses: tuple[Witness, ...], waits: Sequence[Wait]) -> Verdict |
 
 
 def witnesses(state: RunState, tails: Mapping[int, bytes], python: str) -> tuple[Witness, ...]:
-    """Each rank of the current attempt, for the verdict. `python`: of the ranks; empty: not known."""
+    """Each rank of the current attempt, for the verdict. `python`: the Python that ranks run; empty: not known."""
     return tuple(_witness(rank, phase, tails.get(rank, b""), python) for rank, phase in enumerate(state.ranks))
 
 

@@ -51,7 +51,7 @@ class Ending:
         self._deadline: float | None = None
         """Of the current step; None where no ladder is walked."""
         self._saving: Saving | None = None
-        """What the ranks write since the first step; None: the ladder does not wait for it."""
+        """Follows the ranks' saves since the first step; None: the ladder does not wait for them."""
         self._patience_ends = 0.0
         self._told: list[int] = []
         """Ranks that save, as the supervisor was told."""

@@ -59,7 +59,7 @@ def request_stop(rank: Rank) -> None:
 
 
 class Saving:
-    """What ranks write after they were told to stop."""
+    """Follows the output and the files of ranks after they were told to stop."""
 
     def __init__(self, ranks: list[Rank]) -> None:
         self._begin = monotonic()

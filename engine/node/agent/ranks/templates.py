@@ -39,7 +39,7 @@ class Template:
         environment: its own and, but for what a request changes, that of each process that it forks.
         message: the request that needs it: with the modules that it imports besides torch, and with the socket of a template of the user
             that may fork it.
-        left_out: of the modules, those that earlier templates could not keep, and why.
+        left_out: modules that earlier templates could not keep, and the reasons.
         log: a file that takes what its imports print.
     """
 
