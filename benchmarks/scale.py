@@ -39,6 +39,7 @@ from engine.core.plan.plan import Reach  # noqa: E402
 from engine.core.plan.profile import Launch, Layout, Profile, Recipe  # noqa: E402
 from engine.core.views.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
 from engine.core.wire import front_end as msg  # noqa: E402
+from engine.gate import LAUNCHED  # noqa: E402
 from engine.launchers import LAUNCHERS  # noqa: E402
 from engine.linux.files import replace_file  # noqa: E402
 from engine.node.agent.loop import POLL_INTERVAL  # noqa: E402
@@ -360,7 +361,7 @@ def make_run(home: Path, nodes: int, ranks: int) -> RunPaths:
     )
     paths = RunPaths(home / "runs" / RUN)
     paths.folder.mkdir(parents=True)
-    replace_file(paths.plan, msgspec.json.encode(make_plan(profile, checked=False)))
+    replace_file(paths.plan, msgspec.json.encode(make_plan(profile, LAUNCHED, checked=False)))
     return paths
 
 

@@ -3,7 +3,7 @@
 Run as a file: `python store_host.py FD HOST PORT NEWS TITLE`. FD is a listening socket on that address. The agent opened it before it started
 this process, so the port is known and taken while torch is being imported here; ranks that connect meanwhile wait in its queue. NEWS
 is a named pipe (or empty): lines `[number, message]` from the supervisor are put into the store, where `rankdeck.elastic` waits for them.
-A message is `[word, generation, signature]`. TITLE is what `ps` shows of this process: run and node.
+A message is `[word, generation, ranks, signature]`. TITLE is what `ps` shows of this process: run and node.
 """
 
 from __future__ import annotations
@@ -84,14 +84,12 @@ def show_title(about: str) -> None:
 
 
 def publish(store: Any, number: int, news: Any) -> None:
-    """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener. `news`:
-    the message. An older supervisor does not sign it."""
-    word, generation, *signature = news
+    """Puts a message into the store under a key of each rank, which reads them one after the other. `news`: the message, and the number of ranks.
+    An older supervisor does not sign it."""
+    word, generation, ranks, *signature = news
     text = " ".join([*signature, json.dumps([word, generation])])
-    store.set(f"{PREFIX}/news/{number}", text)
-    store.add(f"{PREFIX}/news", 1)
-    for listener in range(1, store.add(f"{PREFIX}/listeners", 0) + 1):
-        store.set(f"{PREFIX}/news/{number}/{listener}", text)
+    for rank in range(ranks):
+        store.set(f"{PREFIX}/news/{number}/{rank}", text)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 
+from engine.planning.profiles import entry_of
+from engine.planning.trust import trust
 from tests.fake_nvml import FakeNvml
 from tests.support import LIGHT, NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_what_stays, processes_with, toml_text
 
@@ -118,6 +120,8 @@ def write_profile(work: Path) -> WriteProfile:
         path.write_text(
             toml_text({"schema": 1, "name": name, "layout": layout, "recipe": table, **sections}), encoding="utf-8"
         )
+        if "RANKDECK_HOME" in os.environ and (entry := entry_of(path)).profile is not None:
+            trust(entry)  # as after an earlier launch
         return path
 
     return write

@@ -9,7 +9,6 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -234,7 +233,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
                 f"{visible(str(entry.path))} contains characters that a form can't show: use an editor", error=True
             )
             return
-        self._when_trusted(entry, partial(self._push_once, lambda: EditScreen(entry, duplicate=duplicate)))
+        self._push_once(lambda: EditScreen(entry, duplicate=duplicate))
 
     @work(group="import", exclusive=True, exit_on_error=False)
     async def open_command(self, command: str) -> None:
@@ -250,33 +249,25 @@ class RankdeckApp(App[None], inherit_bindings=False):
         from tui.screens.check import CheckScreen
 
         if (profile := entry.profile) is not None:
-            self._when_trusted(entry, partial(self._push_once, lambda: CheckScreen(profile)))
+            self._push_once(lambda: CheckScreen(entry, profile))
 
-    def launch_entry(self, entry: ProfileEntry) -> None:
-        if (profile := entry.profile) is not None:
-            self._when_trusted(entry, partial(self.launch, profile), launches=True)
+    @work(group="trust", exclusive=True, exit_on_error=False)
+    async def launch_entry(self, entry: ProfileEntry) -> None:
+        from tui.screens.trust import ask_for_trust
+
+        if (profile := entry.profile) is None:
+            return
+        if (await off_loop(self.engine.permit, entry)).may_start or (
+            await ask_for_trust(self, self.engine, entry)
+        ).may_start:
+            await off_loop(self.engine.trust, entry)
+            self.launch(profile)
 
     def _push_once(self, make: Callable[[], DeckScreen]) -> None:
         """Opens a screen above another one, once however often its key was pressed."""
         screen = make()
         if not self.screen.is_modal and type(self.screen) is not type(screen):
             self.push_screen(screen)
-
-    def _when_trusted(self, entry: ProfileEntry | None, act: Callable[[], None], *, launches: bool = False) -> None:
-        """Does something with a profile; asks first if programs would run that are not trusted."""
-        from tui.screens.trust import runs_programs
-
-        if entry is not None and runs_programs(entry, launches=launches):
-            self._ask_for_trust(entry, act)
-        else:
-            act()
-
-    @work(group="trust", exclusive=True, exit_on_error=False)
-    async def _ask_for_trust(self, entry: ProfileEntry, act: Callable[[], None]) -> None:
-        from tui.screens.trust import is_trusted
-
-        if await is_trusted(self, self.engine, entry):
-            act()
 
     def profile_saved(self, name: str) -> None:
         self._home.lists.choose_later(name)

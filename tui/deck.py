@@ -41,19 +41,19 @@ class Deck(Protocol):
         """Shows runs side by side. `runs`: ids of two or more, oldest first."""
 
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        """Shows a profile as a form; asks first where its programs are not trusted."""
+        """Shows a profile as a form."""
 
     def open_command(self, command: str) -> object:
-        """Shows the profile of another launcher's command as a form, in place of an open form. Asks the same questions as `open_form`."""
+        """Shows the profile of another launcher's command as a form, in place of an open form."""
 
     def open_check(self, entry: ProfileEntry) -> None:
-        """Checks the nodes of a profile for problems that would otherwise appear after launch. Asks the same questions as `open_form`."""
+        """Checks the nodes of a profile for problems that would otherwise appear after launch; asks first where it is not trusted."""
 
     def profile_saved(self, name: str) -> None:
         """Puts the cursor of home on a profile, for when the user comes back there."""
 
-    def launch_entry(self, entry: ProfileEntry) -> None:
-        """Launches a profile as a file has it; asks first where its programs are not trusted."""
+    def launch_entry(self, entry: ProfileEntry) -> object:
+        """Launches a profile as a file has it; asks first where it is not trusted."""
 
     def launch(self, profile: Profile) -> None:
         """Launches a profile and shows the run. Does nothing while another launch is under way."""

@@ -14,6 +14,7 @@ from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.errors import CheckError
 from engine.core.plan.environment import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.gate import Permit
 
 AUTOMATIC = ("nccl", "gloo")
 """Backends that `auto` tries, in this order; see decision 16."""
@@ -31,7 +32,7 @@ class Backend(NamedTuple):
     """
 
     summary: str
-    settings: Callable[[bool], BackendSettings]
+    settings: Callable[[bool, Permit], BackendSettings]
     asks_nodes: bool = False
     program: str = ""
     check: Callable[[int, NodeFacts], None] = lambda ranks, facts: None
@@ -63,18 +64,19 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     return "".join(BACKENDS[backend].judge(output, plan) for backend in backends_in(plan.backend.name))
 
 
-def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
+def settings_of(name: str, *, one_machine: bool, permit: Permit) -> BackendSettings:
     """The combined settings of the backends in a name.
 
     Args:
         name: `backend.name` of a profile.
         one_machine: whether all ranks are on one node.
+        permit: what may start.
 
     Raises:
         CheckError: a backend can't run here.
     """
     backends = backends_in(name)
-    parts = [BACKENDS[backend].settings(one_machine) for backend in backends]
+    parts = [BACKENDS[backend].settings(one_machine, permit) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
     if len(parts) > 1 and alone:
         raise CheckError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +13,7 @@ from pathlib import Path
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
 from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
+from engine.gate import Permit, which
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
@@ -54,9 +54,9 @@ else:
 import torch."""
 
 
-def settings(one_machine: bool) -> BackendSettings:
+def settings(one_machine: bool, permit: Permit) -> BackendSettings:
     """The MPI of this machine. `MPI4PY_MPIABI` makes mpi4py load the library of the same MPI. Raises CheckError: there is none."""
-    mpi = find_mpi()
+    mpi = find_mpi(permit)
     env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation}
     return BackendSettings(
         name="mpi",
@@ -109,23 +109,23 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     return ""
 
 
-def find_mpi() -> Mpi:
+def find_mpi(permit: Permit) -> Mpi:
     """The MPI of the user's PATH, else that of rankdeck's own environment, of `make`, or of the active conda environment.
 
     Raises:
-        CheckError: there is none, or it is neither Open MPI nor MPICH.
+        CheckError: there is none, it is neither Open MPI nor MPICH, or it may not run.
     """
     own = os.path.dirname(sys.executable)  # of `rankdeck[mpi]`; on PATH only while the environment is active
     places = [None, own, os.path.join(sys.prefix, "openmpi", "bin")]
     places += [os.path.join(conda, "bin") for conda in [os.environ.get("CONDA_PREFIX")] if conda]
-    found = (shutil.which(command, path=path) for path in places for command in _COMMANDS)
+    found = (which(command, path) for path in places for command in _COMMANDS)
     path = next((path for path in found if path), None)
     if path is None:
         raise CheckError(
             "there is no mpirun",
             hint="load your site's MPI module, install Open MPI (package openmpi-bin) or MPICH, or: pip install 'rankdeck[mpi]'",
         )
-    said = _version_text(path, os.stat(path).st_mtime)
+    said = _version_text(permit.program(path), os.stat(path).st_mtime)
     for implementation, sign in _SIGNS:
         if match := re.search(sign, said):
             version = next(group for group in match.groups() if group)

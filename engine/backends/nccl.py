@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.core.errors import CheckError
 from engine.core.plan.plan import BackendSettings, NodeFacts
+from engine.gate import Permit
 
 SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
 
@@ -16,7 +17,7 @@ _DIAGNOSTICS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000
 takes longer than the profile's timeout."""
 
 
-def settings(one_machine: bool) -> BackendSettings:
+def settings(one_machine: bool, permit: Permit) -> BackendSettings:
     """On one machine, NCCL connects over the loopback interface, which always exists."""
     env = {**_DIAGNOSTICS, **({"NCCL_SOCKET_IFNAME": "lo"} if one_machine else {})}
     return BackendSettings(name="nccl", device="cuda", env=env)

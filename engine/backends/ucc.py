@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.core.errors import CheckError
 from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
+from engine.gate import Permit
 from engine.installed import LIBRARY
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
@@ -18,7 +19,7 @@ _START_TOGETHER = "with ucc all ranks start together"
 """Decision 15: the libraries may abort when surviving ranks create a group again."""
 
 
-def settings(one_machine: bool) -> BackendSettings:
+def settings(one_machine: bool, permit: Permit) -> BackendSettings:
     """On one machine UCX uses only shared memory and the loopback interface, which other machines can't reach."""
     env = {"RANKDECK_BACKEND": "ucc", "UCX_ERROR_SIGNALS": ""}
     if one_machine:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from engine.client import trust
 from engine.client.jobs import runs_and_jobs
 from engine.client.launch import begin_launch
 from engine.client.protocols import Compared
@@ -30,11 +29,11 @@ from engine.core.plan.profile import Profile
 from engine.core.plan.standby import can_stand_by
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary
+from engine.gate import CLOSED, Permit
 from engine.planning import make as planning
-from engine.planning import profile_paths, profiles, recipes
+from engine.planning import profile_paths, profiles, recipes, trust
 from engine.planning.batch import slurm
 from engine.planning.programs import arguments_of
-from engine.planning.training_python import is_of_folder
 from engine.runs import settings
 from engine.runs.listing import find_run
 from engine.runs.record import read_plan, write_note
@@ -66,15 +65,21 @@ class LocalEngine:
     def backends(self) -> list[BackendInfo]:
         return planning.known_backends()
 
-    def available(self, profile: Profile) -> list[BackendInfo]:
-        return planning.available_backends(profile)
+    def permit(self, entry: ProfileEntry | None) -> Permit:
+        return trust.permit_of(entry)
+
+    def trust(self, entry: ProfileEntry) -> Permit:
+        return trust.trust(entry)
+
+    def available(self, profile: Profile, permit: Permit) -> list[BackendInfo]:
+        return planning.available_backends(profile, permit)
 
     def partitions(self) -> list[Partition]:
         return slurm.partitions()
 
-    def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
+    def preview(self, profile: Profile, permit: Permit, places: Places | None = None) -> LaunchPlan:
         """`places`: file and line of the profile's keys, for warnings."""
-        return planning.make_plan(profile, places=places)
+        return planning.make_plan(profile, permit, places=places)
 
     def imported(self, command: str) -> ImportedCommand:
         from engine.core.launch_commands.draft import left_out
@@ -85,12 +90,6 @@ class LocalEngine:
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         return profiles.save_profile(profile_paths.as_saved(profile, path), path)
-
-    def is_trusted(self, profile: Profile) -> bool:
-        return trust.is_trusted(profile)
-
-    def trust(self, profile: Profile) -> None:
-        trust.trust(profile)
 
     def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
         return settings.keep_settings(values)
@@ -135,35 +134,36 @@ class LocalEngine:
         return msgspec.structs.replace(profile, launch=launch, recipe=recipe)
 
     async def check(
-        self, profile: Profile, *, full: bool = True, places: Places | None = None
+        self, profile: Profile, permit: Permit, *, full: bool = True, places: Places | None = None
     ) -> AsyncGenerator[Begun | Finding, None]:
 
         def prepare() -> AsyncGenerator[Begun | Finding, None]:
             from engine.planning import check as node_check  # which takes a few frames of the app
 
-            return node_check.check(planning.make_plan(profile, checked=False, places=places), full=full)
+            plan = planning.make_plan(profile, permit, checked=False, places=places)
+            permit.admit()
+            return node_check.check(plan, permit, full=full)
 
         async with contextlib.aclosing(await asyncio.to_thread(prepare)) as findings:
             async for finding in findings:
                 yield finding
 
-    async def prewarm(self, profile: Profile | None) -> None:
-        await asyncio.to_thread(self._prewarm, profile)
+    async def prewarm(self, profile: Profile | None, permit: Permit = CLOSED) -> None:
+        await asyncio.to_thread(self._prewarm, profile, permit)
 
-    def _prewarm(self, profile: Profile | None) -> None:
+    def _prewarm(self, profile: Profile | None, permit: Permit) -> None:
         with self._warming, contextlib.suppress(RankdeckError, OSError):
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
-                plan = planning.make_plan(profile)
-                code = profile_paths.with_absolute_paths(profile)
-                is_strange = is_of_folder(code, plan.python, plan.workdir) and not trust.is_trusted(profile)
-                if can_stand_by(plan) and not is_strange:  # nobody asked for a connection to another node yet
+                plan = planning.make_plan(profile, permit)
+                if plan.is_looked_up and can_stand_by(plan):  # nobody asked for a connection to another node yet
+                    trust.admit(permit, plan, code=False)
                     wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):
                 self._standby.drop()
                 self._standby = None
             if wanted is not None and self._standby is None:
-                self._standby = Standby.start(wanted)
+                self._standby = Standby.start(wanted, permit)
 
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
         begun = await asyncio.to_thread(begin_launch, profile, places, own_standby=self._give_standby)
@@ -194,7 +194,7 @@ class ReadOnlyEngine(LocalEngine):
     save_profile = keep_settings = trust = write_note = remove_run = _refuse
     launch = _refuse_later
 
-    async def prewarm(self, profile: Profile | None) -> None:
+    async def prewarm(self, profile: Profile | None, permit: Permit = CLOSED) -> None:
         """Starts nothing."""
 
     async def attach(self, run: str) -> LocalRun:

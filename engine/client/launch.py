@@ -14,8 +14,10 @@ from engine.client.standby import Standby
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
+from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
 from engine.planning import make as planning
+from engine.planning.trust import of_launch, trust
 from engine.runs.listing import new_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted
@@ -47,7 +49,8 @@ def begin_launch(
         RankdeckError: nothing was launched.
         OSError: likewise, for example because the disk is full.
     """
-    plan = planning.make_plan(profile, places=places)
+    plan = planning.make_plan(profile, LAUNCHED, places=places)
+    trust(of_launch(profile))
     if cold:
         plan = msgspec.structs.replace(plan, linger=0.0)
     paths = new_run(profile.name)

@@ -22,6 +22,7 @@ from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary, Snapshot, Update
+from engine.gate import CLOSED, Permit
 
 
 class Compared(NamedTuple):
@@ -109,14 +110,22 @@ class EngineClient(Protocol):
     def backends(self) -> list[BackendInfo]:
         """The values of `backend.name`."""
 
-    def available(self, profile: Profile) -> list[BackendInfo]:
+    def permit(self, entry: ProfileEntry | None) -> Permit:
+        """What may start for a profile; None: for one that the user types. `preview` and others want it."""
+        ...
+
+    def trust(self, entry: ProfileEntry) -> Permit:
+        """Remembers that the user trusts a profile with this content in this folder, and returns what may start for it now."""
+        ...
+
+    def available(self, profile: Profile, permit: Permit) -> list[BackendInfo]:
         """The values of `backend.name`, and which can run on a profile's nodes. Raises ProfileError or CheckError."""
 
     def partitions(self) -> list[Partition]:
         """Slurm's partitions, and what is free there. Raises CheckError if Slurm does not answer, or there is none."""
 
-    def preview(self, profile: Profile) -> LaunchPlan:
-        """The plan of a launch. Raises ProfileError or CheckError."""
+    def preview(self, profile: Profile, permit: Permit) -> LaunchPlan:
+        """The plan of a launch, as far as reading files goes where nothing may start. Raises ProfileError or CheckError."""
 
     def imported(self, command: str) -> ImportedCommand:
         """Reads a command of another launcher, the text of a batch file, or the name of one. Nothing is started.
@@ -128,12 +137,6 @@ class EngineClient(Protocol):
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder, where a script
         of this folder gets its absolute path."""
-
-    def is_trusted(self, profile: Profile) -> bool:
-        """Whether the user has launched or trusted a profile in this folder with exactly this content."""
-
-    def trust(self, profile: Profile) -> None:
-        """Remembers that the user trusts a profile in this folder. A launch does so too."""
 
     def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
         """Writes values into the user's settings and returns the file; see `engine.runs.settings`.
@@ -166,13 +169,13 @@ class EngineClient(Protocol):
     def compared(self, run: str) -> Compared:
         """A run for a comparison, with its curves. Raises RankdeckError."""
 
-    def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
-        """Checks every node; see `engine.planning.check.check`. Raises ProfileError or CheckError.
+    def check(self, profile: Profile, permit: Permit, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+        """Checks every node; see `engine.planning.check.check`. Raises ProfileError, CheckError, or NotTrustedError where that may not be.
 
         Close the generator (`contextlib.aclosing`) to end the check.
         """
 
-    async def prewarm(self, profile: Profile | None) -> None:
+    async def prewarm(self, profile: Profile | None, permit: Permit = CLOSED) -> None:
         """Prepares for the launch of a profile while it is selected. Call it again regularly.
 
         Expires unless refreshed within a minute; None ends it immediately. Never raises.

@@ -11,6 +11,8 @@ import msgspec
 from engine.client.starting import start_detached
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import can_stand_by, standby_key
+from engine.gate import Permit
+from engine.planning.trust import admit
 from engine.runs.paths import RunPaths
 from engine.runs.standbys import circumstances, new_standby
 
@@ -27,12 +29,17 @@ class Standby:
         self._key, self._words, self._answers = key, words, answers
 
     @classmethod
-    def start(cls, plan: LaunchPlan) -> Standby:
+    def start(cls, plan: LaunchPlan, permit: Permit) -> Standby:
         """Starts a standby that ends with this process.
 
         Args:
             plan: Plan of the run that may be launched.
+            permit: what may start.
+
+        Raises:
+            NotTrustedError: a standby for this plan may not.
         """
+        admit(permit, plan, code=False)
         paths = new_standby(plan)
         process = start_detached(paths, ["standby", str(paths.folder)], stdin=subprocess.PIPE)
         process.wait()  # its child keeps running

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import re
 import shlex
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import NotTrustedError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
-from engine.planning.profiles import find_profile, list_profiles, read_with_places
+from engine.core.plan.programs import trust_detail
+from engine.core.terminal_text import visible
+from engine.gate import Permit
+from engine.planning.profiles import entry_of, find_profile, list_profiles, read_with_places
 from engine.planning.recipes import names
+from engine.planning.trust import permit_of, trust
 from engine.runs.listing import all_runs
 
 
@@ -129,6 +137,9 @@ SECRETS = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
 COLD = click.option("--cold", is_flag=True, help="Use no template of an earlier launch, and leave none.")
+TRUST = click.option(
+    "--trust", "trusts", is_flag=True, help="Trust the profile with this content: programs that it names may run."
+)
 SET = click.option(
     "--set",
     "overrides",
@@ -138,11 +149,49 @@ SET = click.option(
 )
 
 
-def read_given(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
-    """Reads the profile that a command was given, with the places of its keys for errors.
+class Given(NamedTuple):
+    """The profile that a command was given. `places`: of its keys, for errors. `entry`: as its file has it. `is_path`: it was named by its path."""
+
+    profile: Profile
+    places: Places
+    entry: ProfileEntry
+    is_path: bool
+
+
+def read_given(word: str, overrides: tuple[str, ...] = ()) -> Given:
+    """Reads the profile that a command was given.
 
     Args:
-        profile: a name or a file.
+        word: a name or a file.
         overrides: words `section.key=value`.
     """
-    return read_with_places(find_profile(profile), overrides)
+    path = find_profile(word)
+    return Given(*read_with_places(path, overrides), entry_of(path), is_path=path == Path(os.path.expanduser(word)))
+
+
+def permit_to_look(given: Given, *, trusts: bool) -> Permit:
+    """What a command that only looks may start; it never asks. `trusts`: the user has said --trust."""
+    return trust(given.entry) if trusts else permit_of(given.entry)
+
+
+def permit_to_run(given: Given, *, trusts: bool, by_path: bool = True) -> Permit:
+    """What a command may start that runs programs of a profile. Asks, if the profile is not the user's own and not trusted yet.
+
+    Args:
+        given: the profile.
+        trusts: the user has said --trust.
+        by_path: naming the file is a yes.
+
+    Raises:
+        NotTrustedError: there is nobody to ask.
+    """
+    entry, permit = given.entry, permit_of(given.entry)
+    if not (permit.may_start or trusts or (by_path and given.is_path) or entry.profile is None):
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            way = f"name its file, {shlex.quote(str(entry.path))}, or add --trust" if by_path else "add --trust"
+            raise NotTrustedError(f"{entry.path} may be of somebody else, and is not trusted", hint=way)
+        for line in trust_detail(entry.profile, str(entry.path)).splitlines():
+            click.echo(visible(line), err=True)
+        click.confirm(f"Trust {entry.name}?", default=False, abort=True, err=True)
+        trusts = True
+    return trust(entry) if trusts or by_path else permit

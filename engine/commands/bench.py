@@ -29,6 +29,7 @@ from engine.core.metrics.bench import RECIPE, Column, Result, comparison, moved_
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
+from engine.gate import LAUNCHED
 from engine.planning.recipes import recipes
 from engine.runs.listing import all_runs, find_run
 from engine.runs.paths import RunPaths
@@ -169,7 +170,7 @@ async def bench(profiles: Sequence[Profile]) -> tuple[list[Outcome], bool]:
 async def _measure(engine: LocalEngine, profile: Profile, interrupts: BenchInterrupts) -> Outcome:
     outcome = Outcome(backend=profile.backend.name)
     try:
-        plan = await asyncio.to_thread(engine.preview, profile)
+        plan = await asyncio.to_thread(engine.preview, profile, LAUNCHED)
         outcome.run = await engine.launch(profile)
     except RankdeckError as error:  # this backend can't run or start; measure the others
         outcome.problem, outcome.hint = error.message, error.hint or ""

@@ -10,6 +10,7 @@ import click
 from engine.commands.arguments import SET
 from engine.commands.output import print_line
 from engine.commands.program import PROGRAM_WORDS, save_new
+from engine.gate import CLOSED
 from engine.planning.profiles import to_toml
 
 
@@ -35,5 +36,5 @@ def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> Non
         for line in to_toml(imported.profile).splitlines():
             print_line(line)
         return
-    print_line(f"wrote {save_new(imported.profile, imported.places)}")
+    print_line(f"wrote {save_new(imported.profile, imported.places, CLOSED)}")
     print_line(f"next: rankdeck launch {shlex.quote(imported.profile.name)}")

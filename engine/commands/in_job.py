@@ -25,6 +25,7 @@ from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler
 from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile
+from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
@@ -199,14 +200,14 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
         layout = msgspec.structs.replace(layout, pbs="current")
     else:  # with spare nodes, squeue tells which the job still has
         layout = msgspec.structs.replace(layout, slurm=int(os.environ["SLURM_JOB_ID"]) if job.spares else "current")
-    slots, number = nodes_of(layout)
+    slots, number = nodes_of(layout, LAUNCHED)
     if len(slots) < job.nodes:
         raise CheckError(
             f"{SCHEDULER_NAMES[_scheduler_of(submitted)]}'s job {number} has {len(slots)} of {job.nodes} nodes left"
         )
     launch = msgspec.structs.replace(profile.launch, workdir=submitted.workdir)
     nodes = Nodes(slots[: job.nodes], number)
-    plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), nodes=nodes)
+    plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), LAUNCHED, nodes=nodes)
     program = submitted.program if submitted.program.kind == "script" else plan.program
     spare = tuple(slot.node for slot in slots[job.nodes :])
     return msgspec.structs.replace(

@@ -7,7 +7,7 @@ import msgspec
 
 from engine.client.launch import begin_launch
 from engine.client.starting import start_supervisor
-from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, read_given
+from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
 from engine.commands.output import warn
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
@@ -18,19 +18,29 @@ from engine.runs.settings import read_settings
 @click.command()
 @PROFILE
 @SET
+@TRUST
 @DETACH
 @COLD
 @JSON
 @click.pass_context
 def launch(
-    ctx: click.Context, profile: str, *, overrides: tuple[str, ...], detach: bool, cold: bool, as_json: bool
+    ctx: click.Context,
+    profile: str,
+    *,
+    overrides: tuple[str, ...],
+    trusts: bool,
+    detach: bool,
+    cold: bool,
+    as_json: bool,
 ) -> None:
     """Start a run and print the output of its ranks.
 
-    The exit status is that of the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
-    without a terminal it stops the run.
+    A profile of ./.rankdeck, or of a folder of others, is launched by its name once you agree; its path is a yes. The exit status is that of
+    the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop; without a terminal it stops the run.
     """
-    ctx.exit(follow_launch(*read_given(profile, overrides), detach=detach, cold=cold, as_json=as_json))
+    given = read_given(profile, overrides)
+    permit_to_run(given, trusts=trusts)
+    ctx.exit(follow_launch(given.profile, given.places, detach=detach, cold=cold, as_json=as_json))
 
 
 def follow_launch(

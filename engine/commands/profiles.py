@@ -11,7 +11,18 @@ import click
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.commands import show
-from engine.commands.arguments import JSON, PROFILE, SECRETS, SET, ProfileName, RunName, read_given
+from engine.commands.arguments import (
+    JSON,
+    PROFILE,
+    SECRETS,
+    SET,
+    TRUST,
+    ProfileName,
+    RunName,
+    permit_to_look,
+    permit_to_run,
+    read_given,
+)
 from engine.commands.checklist import Checklist
 from engine.commands.output import print_json, print_table, warn
 from engine.core.errors import UsageError
@@ -47,26 +58,38 @@ def profiles(*, as_json: bool) -> None:
 @click.command()
 @click.argument("profile", type=ProfileName(), required=False)
 @SET
+@TRUST
 @JSON
 @click.pass_context
-def backends(ctx: click.Context, profile: str | None, *, overrides: tuple[str, ...], as_json: bool) -> None:
+def backends(
+    ctx: click.Context, profile: str | None, *, overrides: tuple[str, ...], trusts: bool, as_json: bool
+) -> None:
     """Show which backends can run on a profile's nodes, and what the others lack.
 
     Without PROFILE: on this machine. Nothing is started. `rankdeck check` examines the backend of a profile more closely.
     """
-    wanted = read_given(profile, overrides)[0] if profile else profile_of_machine(overrides)
-    infos = LocalEngine().available(wanted)
+    engine = LocalEngine()
+    if profile:
+        given = read_given(profile, overrides)
+        infos = engine.available(given.profile, permit_to_look(given, trusts=trusts))
+    else:
+        infos = engine.available(profile_of_machine(overrides), engine.permit(None))
     show.show_backends(infos, as_json=as_json, ascii_only=ctx.obj["ascii"])
 
 
 @click.command()
 @PROFILE
 @SET
+@TRUST
 @SECRETS
 @JSON
-def plan(profile: str, *, overrides: tuple[str, ...], show_secrets: bool, as_json: bool) -> None:
-    """Show what a launch would run: each rank's node, command line and environment. Nothing is started."""
-    planned = LocalEngine().preview(*read_given(profile, overrides))
+def plan(profile: str, *, overrides: tuple[str, ...], trusts: bool, show_secrets: bool, as_json: bool) -> None:
+    """Show what a launch would run: each rank's node, command line and environment. Nothing is launched.
+
+    Nodes and programs are asked only for a profile that is yours, or that you have launched or trusted.
+    """
+    given = read_given(profile, overrides)
+    planned = LocalEngine().preview(given.profile, permit_to_look(given, trusts=trusts), given.places)
     show.show_plan(planned, as_json=as_json, show_secrets=show_secrets)
     warn(planned)
 
@@ -75,19 +98,24 @@ def plan(profile: str, *, overrides: tuple[str, ...], show_secrets: bool, as_jso
 @PROFILE
 @SET
 @click.option("--quick", is_flag=True, help="Skip the import of torch, which takes seconds.")
+@TRUST
 @JSON
 @click.pass_context
-def check(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick: bool, as_json: bool) -> None:
+def check(
+    ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick: bool, trusts: bool, as_json: bool
+) -> None:
     """Check every node for problems that would otherwise appear after launch. Nothing is launched.
 
     Tests whether each node is reachable, has Python, torch and the backend, has the same script as the others, can connect to
     the first node, and more. The exit status is 3 if a check fails; warnings do not change it.
     """
     checklist = Checklist(as_json=as_json, ascii_only=ctx.obj["ascii"])
-    wanted, places = read_given(profile, overrides)
+    given = read_given(profile, overrides)
+    permit = permit_to_run(given, trusts=trusts, by_path=False)
 
     async def fill() -> None:
-        async with contextlib.aclosing(LocalEngine().check(wanted, full=not quick, places=places)) as findings:
+        checking = LocalEngine().check(given.profile, permit, full=not quick, places=given.places)
+        async with contextlib.aclosing(checking) as findings:
             async for news in findings:
                 checklist.take(news)
 
@@ -112,7 +140,7 @@ def metrics(file: IO[bytes], profile: str | None, *, as_json: bool) -> None:
     """
     from engine.commands.metrics import show_readings
 
-    show_readings(file, read_given(profile, ())[0].metrics if profile else Metrics(), as_json=as_json)
+    show_readings(file, read_given(profile).profile.metrics if profile else Metrics(), as_json=as_json)
 
 
 @click.command()
@@ -141,6 +169,7 @@ def env(backend: str, word: str | None, *, as_json: bool) -> None:
     metavar="N",
     help="Ranks on each node; default: 2 if there is only this machine.",
 )
+@TRUST
 @click.option("--collectives", metavar="NAMES", help="Comma-separated, or all; default: all_reduce.")
 @click.option("--sizes", metavar="SIZES", help="Such as 4:400M, 4:64M:x4 (the default), or 4,1K,2G.")
 @click.option("--dtype", metavar="TYPE", help="Type of the elements; default: float32.")
@@ -158,6 +187,7 @@ def bench(
     profile: str | None,
     nodes: str | None,
     ranks: int | None,
+    trusts: bool,
     collectives: str | None,
     sizes: str | None,
     dtype: str | None,
@@ -183,7 +213,10 @@ def bench(
         raise UsageError("--profile and --nodes exclude each other", hint="leave one of them out")
     options = {"collectives": collectives, "sizes": sizes, "dtype": dtype}
     options["seconds"] = None if seconds is None else f"{seconds:g}"
-    base = None if profile is None else read_given(profile, ())[0]
+    base = None
+    if profile is not None:
+        base = (given := read_given(profile)).profile
+        permit_to_run(given, trusts=trusts)
     wanted = measure.make_profiles(backends, base, nodes, ranks, options)
     outcomes, interrupted = asyncio.run(measure.bench(wanted))
     measure.show_outcomes(outcomes, as_json=as_json)

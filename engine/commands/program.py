@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.client.engine import LocalEngine
-from engine.commands.arguments import COLD, DETACH, JSON, SET, ProfileName, RecipeName
+from engine.commands.arguments import COLD, DETACH, JSON, SET, TRUST, ProfileName, RecipeName, permit_to_run, read_given
 from engine.commands.launching import follow_launch
 from engine.commands.output import print_line
 from engine.core.arguments.argument import Argument
@@ -20,10 +20,12 @@ from engine.core.arguments.recipe import help_asked_for
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
+from engine.gate import LAUNCHED, Permit
 from engine.planning.profile_paths import with_absolute_paths
-from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
+from engine.planning.profiles import list_profiles, save_profile
 from engine.planning.programs import Wanted, arguments_of, make_profile
 from engine.planning.recipes import names, recipe
+from engine.planning.trust import permit_of
 
 
 class ProgramName(click.ParamType[str]):
@@ -113,6 +115,7 @@ _OPTIONS = (
         help="Take what the command line does not set from this profile.",
     ),
     SET,
+    TRUST,
 )
 
 
@@ -138,6 +141,7 @@ def run(
     /,
     *,
     base: str | None,
+    trusts: bool,
     save: str | None,
     stdin: bool,
     detach: bool,
@@ -157,9 +161,9 @@ def run(
             "--stdin is for one rank that is followed", hint="rankdeck run -n 1 --stdin, without --detach and --nodes"
         )
     on_failure = "stop" if base is None else None  # nobody has chosen to look after it
-    profile, places = make_profile(Wanted(name=save, on_failure=on_failure, **wanted), _base(base))
+    profile, places = make_profile(Wanted(name=save, on_failure=on_failure, **wanted), _base(base, trusts=trusts))
     if save is not None:
-        save_new(profile, places, "--save")
+        save_new(profile, places, LAUNCHED, "--save")
     ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json, stdin=stdin))
 
 
@@ -167,14 +171,14 @@ def run(
 @_with_program
 @click.option("--name", metavar="NAME", help="Of the profile; default: from PROGRAM.")
 @click.pass_context
-def new(ctx: click.Context, /, *, base: str | None, **wanted: Any) -> None:
+def new(ctx: click.Context, /, *, base: str | None, trusts: bool, **wanted: Any) -> None:
     """Save a profile that runs PROGRAM, a script or a recipe. Nothing is started.
 
     Words after PROGRAM are its arguments: rankdeck new -n 2 train.py --lr 0.1. With --help, a recipe describes its arguments.
     """
     _help_with_recipe(ctx)
-    profile, places = make_profile(Wanted(**wanted), _base(base))
-    print_line(f"wrote {save_new(profile, places)}")
+    profile, places = make_profile(Wanted(**wanted), _base(base, trusts=trusts))
+    print_line(f"wrote {save_new(profile, places, permit_of(None))}")
     if profile.recipe.script is not None:
         _show_arguments(Path(wanted["program"]), profile.recipe.args)
     print_line(f"next: rankdeck launch {shlex.quote(profile.name)}")
@@ -204,14 +208,20 @@ def _show_arguments(script: Path, words: Sequence[str]) -> None:
         print_line(f"{script.name} takes: {' '.join(known)}")
 
 
-def _base(name: str | None) -> Profile | None:
-    return None if name is None else read_profile(find_profile(name))
+def _base(name: str | None, *, trusts: bool) -> Profile | None:
+    """The profile of --profile. Its programs become those of the new one, so it must be trusted."""
+    if name is None:
+        return None
+    given = read_given(name)
+    permit_to_run(given, trusts=trusts)
+    return given.profile
 
 
-def save_new(profile: Profile, places: Places, option: str = "--name") -> Path:
+def save_new(profile: Profile, places: Places, permit: Permit, option: str = "--name") -> Path:
     """Saves a new profile, with absolute paths, so that it can be launched from any folder.
 
     Args:
+        permit: what may start to find out whether it could be launched.
         option: Option of the command line, which gives it another name.
 
     Raises:
@@ -224,5 +234,5 @@ def save_new(profile: Profile, places: Places, option: str = "--name") -> Path:
             hint=f"choose another name with {option}: nothing is overwritten",
         )
     saved = with_absolute_paths(profile)
-    LocalEngine().preview(saved, places)
+    LocalEngine().preview(saved, permit, places)
     return save_profile(saved)

@@ -27,6 +27,7 @@ from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, RunView, Snapshot
 from engine.core.words import rank_words
+from engine.gate import NOT_LOOKED_UP
 
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
@@ -82,6 +83,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
                 f"{plan.backend.name}, {plan.world_size} ranks on {len(plan.nodes)} node(s), {plan.backend.device}",
             ),
             *([("", visible(plan.backend_note))] if plan.backend_note else []),
+            *([] if plan.is_looked_up else [("", f"{NOT_LOOKED_UP}; --trust trusts it")]),
             *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a free port chosen by the kernel"),
             *([("setup", visible(plan.reach.setup))] if plan.reach.setup else []),

@@ -16,7 +16,7 @@ class ImportedCommand(NamedTuple):
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours, shared or shipped; run or command where there
+    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours, shared or shipped; file: another folder; run or command where there
     is no file, but what a run was launched with, or a command that was read. `line`: where in the file the error is; None: not known."""
 
     name: str
@@ -25,11 +25,6 @@ class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None
     error: str | None
     line: int | None = None
-
-    @property
-    def may_be_foreign(self) -> bool:
-        """Whether somebody else may have written it, so that what it names runs only once the user agrees."""
-        return self.source in ("here", "shared", "command")
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,8 +33,10 @@ from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
+from engine.gate import Permit
 from engine.planning.batch import BATCH_SYSTEMS
 from engine.planning.probes import Probe, ProbeError, probe_on
+from engine.planning.trust import admit
 
 AT_ONCE = 32
 """Most connections opened at the same time: the sshd of a gateway limits them, and each is a local process."""
@@ -62,19 +64,20 @@ KEPT, DOUBTED = 60.0, 5.0
 # --- the check ------------------------------------------------------------------------------------------------------------
 
 
-async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Finding, None]:
+async def check(plan: LaunchPlan, permit: Permit, *, full: bool) -> AsyncGenerator[Begun | Finding, None]:
     """Checks every node of a plan. `full`: imports torch on every node, which takes seconds.
 
     Yields:
         The nodes, then findings as they arrive. A later finding replaces an earlier one of the same node and check. At the end
         there is one finding for each check on each node.
     """
+    admit(permit, plan, code=full)
     if plan.submission is not None:
         # A job that is still to be submitted: its batch system judges it. Its nodes are checked when it starts.
         name = plan.submission.scheduler
         yield Begun(nodes=(name,))
         try:
-            yield ok(name, "ssh", await asyncio.to_thread(BATCH_SYSTEMS[name].test, plan.submission))
+            yield ok(name, "ssh", await asyncio.to_thread(BATCH_SYSTEMS[name].test, plan.submission, permit))
         except CheckError as error:
             yield fail(name, "ssh", error.message, error.hint or "")
         for check in CHECKS:
@@ -83,7 +86,7 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
         return
     yield Begun(nodes=tuple(node.name for node in plan.nodes))
     found: asyncio.Queue[Finding | None] = asyncio.Queue()
-    task = asyncio.create_task(_NodesCheck(plan, found.put_nowait, full=full).run())
+    task = asyncio.create_task(_NodesCheck(plan, permit, found.put_nowait, full=full).run())
     task.add_done_callback(lambda _: found.put_nowait(None))
     try:
         while (finding := await found.get()) is not None:
@@ -97,8 +100,8 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
 class _NodesCheck:
     """One check of all nodes. `tell` receives each finding; `full`: torch is imported."""
 
-    def __init__(self, plan: LaunchPlan, tell: Callable[[Finding], None], *, full: bool) -> None:
-        self._plan, self._tell_anybody, self._full = plan, tell, full
+    def __init__(self, plan: LaunchPlan, permit: Permit, tell: Callable[[Finding], None], *, full: bool) -> None:
+        self._plan, self._permit, self._tell_anybody, self._full = plan, permit, tell, full
         self._head, *others = plan.nodes
         self._limit = FULL if full else QUICK
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -148,7 +151,7 @@ class _NodesCheck:
         plan, end = self._plan, asyncio.get_running_loop().time() + self._limit
         try:
             async with (
-                probe_on(node, plan.reach, plan.rank_python, self._limit) as probe,
+                probe_on(node, plan.reach, plan.rank_python, self._limit, self._permit) as probe,
                 asyncio.timeout_at(end) as deadline,
             ):
                 self._tell([reach_finding(node, probe.seconds)])
@@ -237,7 +240,13 @@ _kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
 
 
 def facts_of(
-    plan: LaunchPlan, nodes: Sequence[PlannedNode], *, needed: Collection[str], with_torch: bool, program: str
+    plan: LaunchPlan,
+    nodes: Sequence[PlannedNode],
+    permit: Permit,
+    *,
+    needed: Collection[str],
+    with_torch: bool,
+    program: str,
 ) -> tuple[NodeFacts, ...]:
     """Facts about nodes, all asked at once. Reuses answers of the last minute. Blocks, so do not call it on an event loop.
 
@@ -249,7 +258,9 @@ def facts_of(
 
     Raises:
         CheckError: needed nodes could not be asked; it names each of them with the reason.
+        NotTrustedError: they may not be asked.
     """
+    admit(permit, plan, code=False)
     now = time.monotonic()
     job = msgspec.json.encode(job_question(plan)) if with_torch or program else b""
     keys = [
@@ -262,7 +273,7 @@ def facts_of(
 
         async def ask_all() -> list[NodeFacts | tuple[str, str]]:
             slots = asyncio.Semaphore(AT_ONCE)
-            return await asyncio.gather(*(_ask_machine(slots, key) for key in wanted))
+            return await asyncio.gather(*(_ask_machine(slots, key, permit) for key in wanted))
 
         for key, answer in zip(wanted, asyncio.run(ask_all()), strict=True):
             if isinstance(answer, NodeFacts):
@@ -290,12 +301,12 @@ def doubt(node: str) -> None:
             _kept[key] = min(at, soon), facts
 
 
-async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
+async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted, permit: Permit) -> NodeFacts | tuple[str, str]:
     """Facts about a node; or what is wrong, and hint."""
     node, python, job, said = wanted.node, wanted.python, None, None
     question = msgspec.json.decode(wanted.job or b"{}")
     try:
-        async with slots, probe_on(node, wanted.reach, python, QUICK) as probe:
+        async with slots, probe_on(node, wanted.reach, python, QUICK, permit) as probe:
             async with asyncio.timeout(QUICK):
                 machine = await probe.ask("machine", Machine)
                 if wanted.with_torch:

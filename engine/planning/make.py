@@ -23,16 +23,17 @@ from engine.backends import (
     settings_of,
 )
 from engine.core.catalogue import BackendInfo
-from engine.core.errors import CheckError
+from engine.core.errors import CheckError, NotTrustedError
 from engine.core.plan.batch import submission_of
 from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
 from engine.core.plan.key_places import Places
-from engine.core.plan.layout import LOCAL_NAMES
+from engine.core.plan.layout import LOCAL_NAMES, Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
 from engine.core.plan.profile import PbsJob, Profile, SlurmJob
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
 from engine.core.words import count
+from engine.gate import NOT_LOOKED_UP, Permit
 from engine.installed import COMMAND
 from engine.launchers import local
 from engine.node.limits import cpu_words, shares
@@ -60,9 +61,9 @@ def choices() -> Choices:
 
 
 def make_plan(
-    profile: Profile, *, checked: bool = True, places: Places | None = None, nodes: Nodes | None = None
+    profile: Profile, permit: Permit, *, checked: bool = True, places: Places | None = None, nodes: Nodes | None = None
 ) -> LaunchPlan:
-    """The plan of a profile on its nodes, relative to the current directory.
+    """The plan of a profile on its nodes, relative to the current directory; as far as reading files goes, if nothing may start for it.
 
     Asks other nodes only if their number of ranks or the choice of the backend depends on the answer. Checks files only on this
     machine, if ranks run here; `engine.planning.check` checks the others. Of several backends that the profile allows, the plan
@@ -70,6 +71,7 @@ def make_plan(
 
     Args:
         profile: what the user asked for.
+        permit: what may start.
         checked: False checks nothing, and asks nodes only to choose among backends; a node that has to count its own ranks then
             gets one rank.
         places: where the keys of the profile are in its file, for warnings; None: unknown.
@@ -81,7 +83,11 @@ def make_plan(
     """
     check_choices(profile, choices(), "profile")
     check_arguments(profile, places or Places("profile", {}))
-    plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile), nodes), checked=checked)
+    try:
+        plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile), permit, nodes), checked=checked)
+        plan = replace(plan, is_looked_up=permit.may_start)
+    except NotTrustedError:
+        plan = _not_looked_up(profile, permit)
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
@@ -174,6 +180,25 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
     )  # the user prefers the first
 
 
+def _not_looked_up(profile: Profile, permit: Permit) -> LaunchPlan:
+    """The plan on the first backend that the profile allows. What only a program could tell is left open: nodes, ranks of nodes, the MPI."""
+    name = AUTOMATIC[-1] if profile.backend.name == AUTO else profile.backend.name
+    layout, absolute = profile.layout, with_absolute_paths(profile)
+    try:
+        draft = _Draft(absolute, permit)
+    except NotTrustedError:  # of Slurm, or of ClusterShell
+        ranks = None if layout.ranks_per_node == "auto" else layout.ranks_per_node
+        draft = _Draft(absolute, permit, Nodes((Slots(node=layout.words, ranks=ranks),)))
+    try:
+        settings = draft.settings(name)
+    except NotTrustedError:
+        settings = BackendSettings(name=name, env={}, device="cpu")
+    plan = draft.planned(settings, asked=False)
+    if layout.job is not None:
+        plan = _with_submission(plan, layout.job)
+    return replace(plan, is_looked_up=False)
+
+
 def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, checked: bool) -> LaunchPlan:
     """The plan of a job. The job itself makes another on its nodes, which are not known yet."""
     if profile.backend.name == AUTO:
@@ -185,9 +210,13 @@ def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, check
     check_ranks(plan)
     if checked:
         _check_this_machine(plan)
+    return _with_submission(plan, job)
+
+
+def _with_submission(plan: LaunchPlan, job: SlurmJob | PbsJob) -> LaunchPlan:
     command = [sys.executable, "-P", str(COMMAND), "in-job"]
-    ranks, name = len(plan.nodes[0].ranks), profile.name
-    return replace(plan, submission=submission_of(job, ranks, name=name, command=command))
+    ranks = len(plan.nodes[0].ranks)
+    return replace(plan, submission=submission_of(job, ranks, name=plan.name, command=command))
 
 
 def known_backends() -> list[BackendInfo]:
@@ -196,26 +225,35 @@ def known_backends() -> list[BackendInfo]:
     return [*own, BackendInfo(name=AUTO, summary=AUTO_SUMMARY)]
 
 
-def available_backends(profile: Profile) -> list[BackendInfo]:
+def available_backends(profile: Profile, permit: Permit) -> list[BackendInfo]:
     """The values of `backend.name`, and why some can't run on a profile's nodes.
 
     Args:
         profile: gives the nodes and the recipe; its own backend does not matter.
+        permit: what may start.
 
     Raises:
         CheckError: the nodes of the profile can't be determined.
     """
-    draft = _Draft(with_absolute_paths(profile))
     infos = {info.name: info for info in known_backends()}
+    try:
+        draft = _Draft(with_absolute_paths(profile), permit)
+    except NotTrustedError as error:
+        return [replace(info, found=error.message) for info in infos.values()]
+    unknown = False
     for name in BACKENDS:
         try:
             settings = draft.settings(name)
             plan = draft.planned(settings, asked=True)
             draft.check(plan)
+        except NotTrustedError as error:
+            infos[name], unknown = replace(infos[name], found=error.message), unknown or name in AUTOMATIC
         except CheckError as error:
             infos[name] = replace(infos[name], trouble=error.message, hint=error.hint or "")
         else:
             infos[name] = replace(infos[name], found=settings.found or draft.gpu_words(plan))
+    if unknown:
+        return [*(info for info in infos.values() if info.name != AUTO), replace(infos[AUTO], found=NOT_LOOKED_UP)]
     chosen = next((name for name in AUTOMATIC if not infos[name].trouble), None)
     last = infos[AUTOMATIC[-1]]
     infos[AUTO] = (
@@ -233,8 +271,9 @@ class _Draft:
         CheckError: the profile calls this machine by a wrong name, or its nodes can't be determined.
     """
 
-    def __init__(self, profile: Profile, nodes: Nodes | None = None) -> None:
-        self._slots, self._slurm_job = nodes or nodes_of(profile.layout)
+    def __init__(self, profile: Profile, permit: Permit, nodes: Nodes | None = None) -> None:
+        self._permit = permit
+        self._slots, self._slurm_job = nodes or nodes_of(profile.layout, permit)
         layout = profile.layout
         if layout.transport is None:
             if isinstance(layout.slurm, SlurmJob) or (self._slurm_job and shutil.which("srun")):
@@ -243,7 +282,7 @@ class _Draft:
                 profile = replace(profile, layout=replace(layout, transport="pbs"))
         self._profile = profile
         self._workdir = profile.launch.workdir
-        self._python = training_python(profile, self._workdir)
+        self._python = training_python(profile, self._workdir, permit)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
         """Facts by node name: of this machine, and of the nodes that were asked."""
@@ -270,7 +309,7 @@ class _Draft:
     def settings(self, backend: str) -> BackendSettings:
         """The settings that a run with a backend needs. Raises CheckError if this machine lacks it, or the recipe can't use it."""
         check_backend(self._profile, backend)
-        return settings_of(backend, one_machine=self.is_one_machine)
+        return settings_of(backend, one_machine=self.is_one_machine, permit=self._permit)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
         """The plan if the run uses a backend with these settings. `asked`: asks nodes what they have, if the plan depends on it.
@@ -309,7 +348,7 @@ class _Draft:
         if nodes:
             from engine.planning.check import facts_of
 
-            facts = facts_of(draft, nodes, needed=needed, with_torch=with_torch, program=program)
+            facts = facts_of(draft, nodes, self._permit, needed=needed, with_torch=with_torch, program=program)
             self._known |= {fact.name: fact for fact in facts}
 
     def check(self, plan: LaunchPlan) -> None:

@@ -18,6 +18,7 @@ from engine.core.errors import CheckError
 from engine.core.plan.hostfile import parse_hostfile
 from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, parse_nodes
 from engine.core.plan.profile import Layout, PbsJob, SlurmJob
+from engine.gate import Permit
 
 MAX_SIZE = 1 << 20
 """Largest hostfile, in bytes."""
@@ -35,7 +36,7 @@ class Nodes(NamedTuple):
     slurm_job: str = ""
 
 
-def nodes_of(layout: Layout) -> Nodes:
+def nodes_of(layout: Layout, permit: Permit) -> Nodes:
     """The nodes of a layout, at this moment.
 
     A number of ranks in the source overrides `layout.ranks_per_node`, except in PBS's file, which always contains one.
@@ -43,6 +44,7 @@ def nodes_of(layout: Layout) -> Nodes:
     Raises:
         ProfileError: a line of the hostfile is wrong.
         CheckError: the source is missing, has no nodes, or names invalid nodes.
+        NotTrustedError: the source is a program that may not start.
     """
     if layout.hostfile is not None:
         name = _short(layout.hostfile)
@@ -50,7 +52,7 @@ def nodes_of(layout: Layout) -> Nodes:
     if layout.job is not None:
         return Nodes(_future_slots(layout, layout.job))
     if layout.slurm is not None:
-        number, names = _this_job() if layout.slurm == "current" else _other_job(str(layout.slurm))
+        number, names = _this_job() if layout.slurm == "current" else _other_job(str(layout.slurm), permit)
         try:
             return Nodes(parse_nodes(names, layout.ranks_per_node), number)
         except LayoutError as error:
@@ -58,7 +60,7 @@ def nodes_of(layout: Layout) -> Nodes:
     if layout.pbs is not None:
         return Nodes(_pbs_slots(layout))
     try:
-        groups = {group: _group_nodes(group) for group in groups_of(layout.nodes)}
+        groups = {group: _group_nodes(group, permit) for group in groups_of(layout.nodes)}
         return Nodes(parse_nodes(layout.nodes, layout.ranks_per_node, groups))
     except LayoutError as error:
         raise CheckError(f"layout.nodes {error}", hint=error.hint) from None
@@ -127,10 +129,12 @@ def _this_job() -> tuple[str, str]:
     return os.environ.get("SLURM_JOB_ID", ""), names
 
 
-def _other_job(job: str) -> tuple[str, str]:
+def _other_job(job: str, permit: Permit) -> tuple[str, str]:
     """The number of a job (a task of a job array has its own), and its nodes."""
     said = answer(
-        ["squeue", "-h", "-j", job, "-o", "%A %N"], hint="rankdeck runs squeue on this machine: is this a login node?"
+        ["squeue", "-h", "-j", job, "-o", "%A %N"],
+        permit,
+        hint="rankdeck runs squeue on this machine: is this a login node?",
     )
     lines = [(line.split()[0], line.split()[1]) for line in said.splitlines() if len(line.split()) > 1]
     if not lines:
@@ -154,7 +158,7 @@ def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
     return _complete(layout, slots, file)
 
 
-def _group_nodes(group: str) -> tuple[str, ...]:
+def _group_nodes(group: str, permit: Permit) -> tuple[str, ...]:
     """The nodes of a group, from ClusterShell's command. Calling its library would run the site's shell commands without a deadline."""
     # Where ClusterShell looks, nearest first, except `sys.prefix` and `~/.local`: there pip installs example groups.
     own = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "clustershell")
@@ -165,14 +169,19 @@ def _group_nodes(group: str) -> tuple[str, ...]:
         raise CheckError(f"there is no group {group}: ClusterShell has no groups.conf here", hint=_FACTS_OF_GROUPS)
     command = [sys.executable, "-P", "-m", "ClusterShell.CLI.Nodeset", f"--groupsconf={config}", "-e", group]
     hint = f"{config} defines the groups"
-    names = tuple(answer(command, hint=hint).split())
+    names = tuple(answer(command, permit, hint=hint).split())
     if not names:
         raise CheckError(f"the group {group} has no nodes", hint=hint)
     return names
 
 
 def answer(
-    command: Sequence[str], *, hint: str, whole: bool = False, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    permit: Permit,
+    *,
+    hint: str,
+    whole: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     """The output of a command.
 
@@ -182,9 +191,9 @@ def answer(
         environment: Environment of the command; None: that of this process.
 
     Raises:
-        CheckError: the command is missing, fails, or takes too long.
+        CheckError: the command is missing, fails, takes too long, or may not start (NotTrustedError).
     """
-    status, out, complaint = run_quickly(command, hint=hint, limit=DEADLINE, environment=environment)
+    status, out, complaint = run_quickly(command, permit, hint=hint, limit=DEADLINE, environment=environment)
     if status != 0:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
         raise CheckError(f"{_name(command)} fails: {last or f'exit status {status}'}", hint=hint)
@@ -196,7 +205,7 @@ def _name(command: Sequence[str]) -> str:
 
 
 def run_quickly(
-    command: Sequence[str], *, hint: str, limit: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str], permit: Permit, *, hint: str, limit: float, environment: Mapping[str, str] | None = None
 ) -> tuple[int, bytes, bytes]:
     """The exit status of a command, its output and its errors.
 
@@ -206,12 +215,13 @@ def run_quickly(
         environment: Environment of the command; None: that of this process.
 
     Raises:
-        CheckError: the command is missing, or takes too long.
+        CheckError: the command is missing, takes too long, or may not start (NotTrustedError).
     """
     name = _name(command)
     try:
         process = subprocess.Popen(
             command,
+            executable=permit.program(command[0]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

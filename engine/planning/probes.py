@@ -14,6 +14,7 @@ import msgspec
 
 from engine.core.failures.ssh import EXIT_LAUNCHER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, explain
 from engine.core.plan.plan import PlannedNode, Reach
+from engine.gate import Permit
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.node import bundle
@@ -79,7 +80,9 @@ class Probe:
 
 
 @contextlib.asynccontextmanager
-async def probe_on(node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float) -> AsyncIterator[Probe]:
+async def probe_on(
+    node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float, permit: Permit
+) -> AsyncIterator[Probe]:
     """A probe on a node, ready for questions. It ends with the context.
 
     Args:
@@ -87,13 +90,16 @@ async def probe_on(node: PlannedNode, reach: Reach, python: Sequence[str], secon
         reach: the user's settings for connections.
         python: the words that start the Python of the ranks.
         seconds: how long the probe may take to start.
+        permit: what may start.
 
     Raises:
+        NotTrustedError: it may not start.
         ProbeError: it can't be started, or died during a question.
     """
     boot = [*python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
     began = asyncio.get_running_loop().time()
-    process = await _started(node, LAUNCHERS[node.transport].argv(node.name, boot, reach), reach, python)
+    permit.admit(*python, reach.setup, *reach.ssh_options)
+    process = await _started(node, LAUNCHERS[node.transport].argv(node.name, boot, reach), reach, python, permit)
     said = bytearray()
     listening = asyncio.create_task(_keep_last_words(process, said))
     grace = 0.0
@@ -124,13 +130,20 @@ async def probe_on(node: PlannedNode, reach: Reach, python: Sequence[str], secon
 
 
 async def _started(
-    node: PlannedNode, argv: list[str], reach: Reach, python: Sequence[str]
+    node: PlannedNode, argv: list[str], reach: Reach, python: Sequence[str], permit: Permit
 ) -> asyncio.subprocess.Process:
     """Starts the command in its own session, so it can't ask on the user's terminal, and can be killed with its children."""
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, limit=NOISE, start_new_session=True
+            *argv,
+            executable=permit.program(argv[0]),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            limit=NOISE,
+            start_new_session=True,
+            cwd="/" if permit.closed else None,  # so that no relative name finds what lies in the closed folder
         )
     except OSError as error:
         status = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE

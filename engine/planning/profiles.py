@@ -42,21 +42,21 @@ def folders() -> list[tuple[str, Path]]:
     Raises:
         ProfileError: the settings can't be read.
     """
-    here, *others = profile_folders()
+    here, (_, own), shipped = profile_folders()
     # Path.expanduser raises where a user is unknown.
     chosen = [Path(os.path.expanduser(folder)) for folder in read_settings()[0].profiles]
-    return [here, *(("yours" if _is_own(folder) else "shared", folder) for folder in chosen), *others]
+    return [here, *(("yours" if _is_own(folder) else "shared", folder) for folder in (*chosen, own)), shipped]
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether only the user can put files into a folder, or it does not exist yet."""
+def _is_own(path: Path) -> bool:
+    """Whether only the user can change a file or put files into a folder, or it does not exist yet."""
     try:
-        status = folder.stat()
+        status = path.stat()
     except FileNotFoundError:
-        return True
+        return path.is_absolute()
     except OSError:
         return False
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return path.is_absolute() and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def list_profiles() -> list[ProfileEntry]:
@@ -66,10 +66,25 @@ def list_profiles() -> list[ProfileEntry]:
         for path in sorted(folder.glob("*.toml")):
             if path.stem not in found and path.is_file():
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    status = path.stat()
-                    stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-                    found[path.stem] = _entry(path, source, stamp)
+                    found[path.stem] = entry_of(path, source)
     return list(found.values())
+
+
+def entry_of(path: Path, source: str = "") -> ProfileEntry:
+    """A profile file as an entry of the list.
+
+    Args:
+        path: the file.
+        source: the name of its folder; empty: it is found out.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    parent = path.parent.resolve()
+    source = source or next((name for name, folder in folders() if folder.resolve() == parent), "file")
+    status = path.stat()
+    stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _entry(path, "shared" if source == "yours" and not _is_own(path) else source, stamp)
 
 
 @lru_cache(maxsize=512)
@@ -159,7 +174,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    own = next(folder for source, folder in folders() if source == "yours")
+    own = next((folder for source, folder in folders() if source == "yours"), profile_folders()[1][1])
     path = path or own / f"{profile.name}.toml"
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import RankdeckError
+from engine.core.errors import NotTrustedError, RankdeckError
 from engine.core.plan.profile import Profile
+from engine.gate import Permit, which
 from engine.linux.files import replace_file
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import find_value
@@ -36,6 +36,7 @@ sys.path = [one for one in sys.path if one]
 torch = find_spec("torch")
 print("\\n" + json.dumps([torch is not None and torch.origin is not None, sys.executable, sys.path]))
 """
+_PYTHON = Path(".venv/bin/python")
 _PINS = (".python-version", ".tool-versions", "mise.toml")
 """Files that tell pyenv, asdf and mise which Python is meant."""
 
@@ -56,32 +57,28 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     changed: dict[str, int]
 
 
-def training_python(profile: Profile, workdir: str) -> str:
+def training_python(profile: Profile, workdir: str, permit: Permit) -> str:
     """The Python of the first environment that has torch: the active one, `.venv` of the training's folder, the `python` on the PATH, rankdeck's own.
 
     Args:
         profile: what is launched; its script is an absolute path.
         workdir: where ranks start.
+        permit: what may start to find out; an environment that may not be asked counts as one without torch.
     """
     if profile.launch.setup or (profile.launch.python and not profile.launch.wrap):
         return sys.executable  # ranks use another one
     for folder in _active():
-        if found := _own(folder) or _with_torch(str(folder / "bin" / "python"), workdir):
+        if found := _own(folder) or _with_torch(str(folder / "bin" / "python"), workdir, permit):
             return found
-    for folder in _beside(profile, workdir):
-        python = folder / "bin" / "python"
+    for python in pythons_beside(profile, workdir):
+        folder = python.parent.parent
         has_torch = any(folder.glob("lib/python3*/site-packages/torch/__init__.py")) and os.access(python, os.X_OK)
         if found := _own(folder) or (str(python) if has_torch else ""):
             return found
-    on_path = shutil.which("python") or shutil.which("python3") or ""
-    if os.path.isabs(on_path):
-        return _own(Path(on_path).parent.parent) or _with_torch(on_path, workdir) or sys.executable
+    on_path = which("python") or which("python3")
+    if on_path:
+        return _own(Path(on_path).parent.parent) or _with_torch(on_path, workdir, permit) or sys.executable
     return sys.executable
-
-
-def is_of_folder(profile: Profile, python: str, workdir: str) -> bool:
-    """Whether a Python was found in the training's folder, which may be anybody's."""
-    return profile.launch.python is None and Path(python).parent.parent in _beside(profile, workdir)
 
 
 def _active() -> Iterator[Path]:
@@ -91,13 +88,13 @@ def _active() -> Iterator[Path]:
             yield Path(path)
 
 
-def _beside(profile: Profile, workdir: str) -> list[Path]:
-    """Where an environment may lie beside the code of ranks. None for recipes: their code is rankdeck's."""
+def pythons_beside(profile: Profile, workdir: str) -> list[Path]:
+    """The Pythons of environments that may lie beside the code of ranks. None for recipes: their code is rankdeck's."""
     recipe, work = profile.recipe, Path(workdir)
     if recipe.script is not None:
         folder = Path(recipe.script).parent
-        return [folder / ".venv", *([work / ".venv"] if folder.is_relative_to(work) else [])]
-    return [work / ".venv"] if recipe.module is not None else []
+        return [folder / _PYTHON, *([work / _PYTHON] if folder.is_relative_to(work) else [])]
+    return [work / _PYTHON] if recipe.module is not None else []
 
 
 def _own(folder: Path) -> str:
@@ -106,9 +103,9 @@ def _own(folder: Path) -> str:
     return ""
 
 
-def _with_torch(python: str, workdir: str) -> str:
+def _with_torch(python: str, workdir: str, permit: Permit) -> str:
     """The path of a Python, or of the one that it stands for; empty if it has no torch or does not run."""
-    answer = _answer(python, workdir)
+    answer = _answer(python, workdir, permit)
     if answer is None or not answer.has_torch:
         return ""
     is_shim = (
@@ -117,7 +114,7 @@ def _with_torch(python: str, workdir: str) -> str:
     return answer.executable if is_shim and os.access(answer.executable, os.X_OK) else python
 
 
-def _answer(python: str, workdir: str) -> _Answer | None:
+def _answer(python: str, workdir: str, permit: Permit) -> _Answer | None:
     """The answer of a Python, or the kept one if nothing that it depends on has changed."""
     variables = {
         name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "PYENV_", "ASDF_", "MISE_"))
@@ -129,7 +126,7 @@ def _answer(python: str, workdir: str) -> _Answer | None:
     kept = known.get(python)
     if kept is not None and kept.variables == variables and kept.changed == _changed([*pins, *kept.answer.folders]):
         return kept.answer
-    answer = _ask(python, workdir)
+    answer = _ask(python, workdir, permit)
     if answer is not None:
         known.pop(python, None)
         known[python] = _Kept(answer, variables, _changed([*pins, *answer.folders]))
@@ -139,18 +136,18 @@ def _answer(python: str, workdir: str) -> _Answer | None:
     return answer
 
 
-def _ask(python: str, workdir: str) -> _Answer | None:
-    """Starts a Python in `/`, where no `torch.py` of the current folder is found, and asks it. None: it gave no answer in time."""
+def _ask(python: str, workdir: str, permit: Permit) -> _Answer | None:
+    """Starts a Python in `/`, where no `torch.py` of the current folder is found, and asks it. None: it gave no answer in time, or may not start."""
     environment = {**os.environ, "PYENV_DIR": workdir}
     try:
         said = subprocess.run(
-            [python, "-c", _QUESTION], cwd="/", env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            [python, "-c", _QUESTION], executable=permit.program(python), cwd="/", env=environment, stdin=subprocess.DEVNULL, capture_output=True,
             timeout=PATIENCE, check=False,
         ).stdout  # fmt: skip
         return msgspec.json.decode(said.rstrip().rpartition(b"\n")[2], type=_Answer)
     except msgspec.MsgspecError:  # too old, or broken
         return _Answer(has_torch=False, executable="", folders=())
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, NotTrustedError, subprocess.TimeoutExpired):
         return None
 
 

@@ -134,14 +134,16 @@ def summaries() -> list[RunSummary]:
 def summarise(paths: RunPaths) -> RunSummary | None:
     """The line of `rankdeck ps` for a run; None if its files can't be read."""
     summary = read_summary(paths)
-    if summary is None:
+    listens = (summary is None or summary.state not in (*ENDED_WORDS, "queued")) and _listens(paths)
+    if summary is None or (summary.state not in ENDED_WORDS and not listens and _is_older(paths)):
         try:
             from engine.runs.replay import stored_snapshot  # most lists need summaries only
 
             summary = summary_of(stored_snapshot(paths).run)
         except (SupervisorError, OSError):
-            return None
-    if summary.state in ENDED_WORDS or summary.state == "queued" or _listens(paths):
+            if summary is None:
+                return None
+    if summary.state in ENDED_WORDS or summary.state == "queued" or listens:
         return msgspec.structs.replace(summary, reachable=True)
     if paths.job.exists():  # its job can be asked from anywhere
         return msgspec.structs.replace(summary, reachable=True)
@@ -152,7 +154,18 @@ def summarise(paths: RunPaths) -> RunSummary | None:
     return msgspec.structs.replace(summary, reachable=False, reason=reason)
 
 
+def _is_older(paths: RunPaths) -> bool:
+    """Whether the stored line is older than the journal: the disk may have been full when it was due."""
+    try:
+        return paths.summary.stat().st_mtime_ns < paths.journal.stat().st_mtime_ns
+    except OSError:
+        return False
+
+
 def _listens(paths: RunPaths) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.2)
-        return probe.connect_ex(socket_of(paths)) == 0
+        try:
+            return probe.connect_ex(socket_of(paths)) == 0
+        except (OSError, ValueError, RankdeckError):  # its path is too long, or somebody has written anything for it
+            return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class News:
         self.changed = threading.Condition()
         self._on_lost = on_lost
         self._store = connect()  # before the first generation, whose sockets must not include this one
-        self._listener = self._store.add(f"{PREFIX}/listeners", 1)
+        self._rank = os.environ["RANK"]  # not counted in the store, where anybody could change the count
         self._number = 0
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="rankdeck elastic", daemon=True)
@@ -38,15 +39,14 @@ class News:
         """Ends the thread, which would abort the process if it returned from torch while the interpreter exits."""
         self._is_closed = True
         with contextlib.suppress(RuntimeError):  # the store has ended, and the thread too
-            store.set(f"{PREFIX}/news/{self._number}/{self._listener}", "")
+            store.set(f"{PREFIX}/news/{self._number}/{self._rank}", "")
             self._thread.join(CLOSE_TIMEOUT)
+            store.delete_key(f"{PREFIX}/news/{self._number}/{self._rank}")  # or the next training would read it
 
     def _listen(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
-            while self._number < self._store.add(f"{PREFIX}/news", 0) and self._take(f"{PREFIX}/news/{self._number}"):
-                pass
             while not self._is_closed:
-                if not self._take(f"{PREFIX}/news/{self._number}/{self._listener}") and not self._is_closed:
+                if not self._take(f"{PREFIX}/news/{self._number}/{self._rank}") and not self._is_closed:
                     time.sleep(POLL_INTERVAL)
 
     def _take(self, key: str) -> bool:

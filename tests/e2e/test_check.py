@@ -19,6 +19,7 @@ import pytest
 from engine.core.checks.findings import CHECKS, Begun, Finding
 from engine.core.errors import CheckError
 from engine.core.plan.plan import PlannedNode, Reach
+from engine.gate import LAUNCHED, Permit
 from engine.node.probe import torch_import
 from engine.node.probe.machine import leftovers
 from engine.planning import check as node_check
@@ -281,15 +282,17 @@ def test_paths_that_are_nowhere_here_are_no_error_of_a_plan_for_elsewhere(
 
 async def findings(profile: Path, *, full: bool = False) -> list[Finding]:
     """Everything that a check of nodes says, in order."""
-    plan = planning.make_plan(read_profile(profile), checked=False)
-    async with contextlib.aclosing(node_check.check(plan, full=full)) as stream:
+    plan = planning.make_plan(read_profile(profile), LAUNCHED, checked=False)
+    async with contextlib.aclosing(node_check.check(plan, LAUNCHED, full=full)) as stream:
         return [news async for news in stream if isinstance(news, Finding)]
 
 
 async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh):
 
-    def probe_on_soon_given_up(node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float) -> Any:
-        return probe_on(node, reach, python, 1.0 if node.name == "silent1" else seconds)
+    def probe_on_soon_given_up(
+        node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float, permit: Permit
+    ) -> Any:
+        return probe_on(node, reach, python, 1.0 if node.name == "silent1" else seconds, permit)
 
     monkeypatch.setattr(node_check, "probe_on", probe_on_soon_given_up)
     found = await findings(on("silent1", "host2"))
@@ -310,8 +313,8 @@ async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
 
 
 async def test_who_stops_listening_ends_every_probe(on: Any, fake_ssh: FakeSsh):
-    plan = planning.make_plan(read_profile(on("host1", "silent1", "host2")), checked=False)
-    stream = node_check.check(plan, full=False)
+    plan = planning.make_plan(read_profile(on("host1", "silent1", "host2")), LAUNCHED, checked=False)
+    stream = node_check.check(plan, LAUNCHED, full=False)
     assert await anext(stream) == Begun(nodes=("host1", "silent1", "host2"))
     await anext(stream)
     await stream.aclose()
@@ -324,7 +327,7 @@ async def test_who_stops_listening_ends_every_probe(on: Any, fake_ssh: FakeSsh):
 
 def ranks_of(profile: Path) -> dict[str, int]:
     """How many ranks a plan gives to each node."""
-    return {node.name: len(node.ranks) for node in planning.make_plan(read_profile(profile)).nodes}
+    return {node.name: len(node.ranks) for node in planning.make_plan(read_profile(profile), LAUNCHED).nodes}
 
 
 def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(

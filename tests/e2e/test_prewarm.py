@@ -14,7 +14,8 @@ import pytest
 
 from engine.client.engine import LocalEngine
 from engine.core.plan.profile import Profile
-from engine.planning.profiles import read_profile
+from engine.gate import LAUNCHED
+from engine.planning.profiles import entry_of, read_profile
 from tests.support import Deck, entries, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
 SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), flush=True)"
@@ -51,7 +52,7 @@ def has_torch(pid: int) -> bool:
 
 def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     wait_until(lambda: warmed(rankdeck))
     template = rankdeck.of_role("template")[0]
     run = asyncio.run(engine.launch(profile))
@@ -78,13 +79,13 @@ def test_an_environment_of_a_folder_that_is_not_trusted_runs_nothing_before_a_la
         path.touch()
     python.write_text(f'#!/bin/sh\ntouch {work}/ran\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    profile = read_profile(write_profile(write_script("say.py", SAY), launch={"warm": True}))
+    entry = entry_of(write_profile(write_script("say.py", SAY), launch={"warm": True}))
+    (rankdeck.home / "trusted").unlink()
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(entry.profile, engine.permit(entry)))
     assert not (work / "ran").exists()
     assert standbys(rankdeck) == []
-    engine.trust(profile)
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(entry.profile, engine.trust(entry)))
     wait_until((work / "ran").exists, what="it is prewarmed")
     asyncio.run(engine.prewarm(None))
 
@@ -101,7 +102,7 @@ def spares(deck: Deck, count: int) -> list[int]:
 
 def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rankdeck, profile):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     waiting = spares(rankdeck, 3)
     kill_hard(waiting[0])
     kill_hard(waiting[1])
@@ -117,7 +118,7 @@ def test_a_plan_of_more_or_fewer_ranks_takes_what_there_is(rankdeck, write_scrip
     script = write_script("say.py", SAY + "\nprint('pid', os.getpid())")
     same = {"launch": {"warm": True}, "env": {"OMP_NUM_THREADS": "1"}}
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(read_profile(write_profile(script, ranks=2, **same))))
+    asyncio.run(engine.prewarm(read_profile(write_profile(script, ranks=2, **same)), LAUNCHED))
     waiting = spares(rankdeck, 3)
     run = asyncio.run(engine.launch(read_profile(write_profile(script, name="other", ranks=ranks, **same))))
     assert rankdeck("wait", run).returncode == 0
@@ -135,7 +136,7 @@ def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_no
     env = {"RANKDECK_BACKEND": "mpi"}
     profile = read_profile(write_profile(write_script("say.py", text), launch={"warm": True}, env=env))
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     wait_until(lambda: warmed(rankdeck))
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0, rankdeck.log(run, 0, "err")
@@ -145,7 +146,7 @@ def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_no
 def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, write_script, write_profile):
     profile = read_profile(write_profile(write_script("stay.py", STAY), ranks=2, launch={"warm": True}))
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     run = asyncio.run(engine.launch(profile))
     rankdeck.wait_log(run, 0, b"up")
     rank = rankdeck.pids(run)[0]
@@ -161,7 +162,7 @@ def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, writ
 
 def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script, write_profile):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     other = read_profile(
         write_profile(write_script("say.py", SAY), name="other", launch={"warm": True}, env={"MARKED": "yes"})
     )
@@ -174,16 +175,16 @@ def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script
 @pytest.mark.parametrize("launch", [{"warm": False}, {"warm": True, "prewarm": False}])
 def test_a_profile_may_say_no(rankdeck, write_script, write_profile, launch):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(read_profile(write_profile(write_script("say.py", SAY), launch=launch))))
+    asyncio.run(engine.prewarm(read_profile(write_profile(write_script("say.py", SAY), launch=launch)), LAUNCHED))
     assert standbys(rankdeck) == []
     assert not rankdeck.processes()
 
 
 def test_what_is_given_up_leaves_nothing(rankdeck, profile):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert len(standbys(rankdeck)) == 1
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert len(standbys(rankdeck)) == 1
     assert rankdeck("ps", "--all", "--json").stdout.strip() == "[]"
     assert "no run" in rankdeck("status", "-").stderr
@@ -212,11 +213,11 @@ def test_a_standby_that_was_killed_before_it_had_its_lock_leaves_nothing_for_lon
     folder = rankdeck.folder("x").parent / f".standby-{socket.gethostname()}-0000abcd"
     folder.mkdir(parents=True)
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert folder in standbys(rankdeck)  # it may have only just begun
     asyncio.run(engine.prewarm(None))
     os.utime(folder, (0, 0))
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert folder not in standbys(rankdeck)
     asyncio.run(engine.prewarm(None))
     wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
@@ -227,21 +228,21 @@ def test_a_standby_of_another_host_is_left_alone(rankdeck, profile):
     folder.mkdir(parents=True)
     os.utime(folder, (0, 0))
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     asyncio.run(engine.prewarm(None))
     wait_until(lambda: standbys(rankdeck) == [folder] and not rankdeck.processes())
 
 
 def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, profile):
     engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     (folder,) = standbys(rankdeck)
     wait_until((folder / "supervisor.lock").exists)
     for pid in rankdeck.of_role("standby"):
         kill_hard(pid)
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0
-    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert folder not in standbys(rankdeck)
     asyncio.run(engine.prewarm(None))
     for pid in rankdeck.of_role(

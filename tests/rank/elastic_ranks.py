@@ -67,7 +67,7 @@ class Ranks:
     def tell(self, word: Literal["lost", "generation"], generation: int) -> None:
         """Tells all ranks that a generation has `lost` a rank, or that this `generation` begins."""
         signed = (signature(self._secret, self._told, (word, generation)),) if self._secret else ()
-        publish(self._store, self._told, (word, generation, *signed))
+        publish(self._store, self._told, (word, generation, self._world, *signed))
         self._told += 1
 
     def forge(self, key: str, text: str) -> None:

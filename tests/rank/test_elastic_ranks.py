@@ -86,8 +86,10 @@ def test_what_a_stranger_writes_into_the_store_is_ignored(launch: Launch) -> Non
     for generation in (0, 1):
         for name in ("0", "1", "complete", "formed/0", "formed/1", "result"):
             ranks.forge(f"{generation}.0/{name}", "lost")
-    for key in ("news/0", "news/0/1", "news/0/2", "news/1", "news/1/1", "news/1/2", "news/2/3"):
+    for key in ("news/0", "news/0/0", "news/0/1", "news/1/0", "news/1/1", "news/2/3"):
         ranks.forge(key, '["generation", 7]')
+    for key in ("news", "listeners"):
+        ranks.forge(key, "1000000000")
     lose_rank_1(ranks)
     ranks.start(1, 1)
     ranks.tell("generation", 1)

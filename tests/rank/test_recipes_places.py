@@ -13,6 +13,7 @@ import pytest
 
 from engine.core.errors import CheckError
 from engine.core.plan.profile_reading import profile_from_data
+from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.recipes import recipes
 from tests.recipe_ranks import Backend, Ran, run_series
@@ -105,4 +106,4 @@ def _check_refusal(name: str, place: Place) -> None:
     layout = {"nodes": "localhost", "ranks_per_node": place.world}
     data = {"schema": 1, "name": "x", "recipe": {"name": name}, "backend": {"name": place.backend}, "layout": layout}
     with pytest.raises(CheckError, match=f"the recipe {name} can't run on {place.backend}: "):
-        make_plan(profile_from_data(data, "x"))
+        make_plan(profile_from_data(data, "x"), LAUNCHED)

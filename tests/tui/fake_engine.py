@@ -42,7 +42,9 @@ from engine.core.views.view import (
     Snapshot,
     Update,
 )
+from engine.gate import CLOSED, LAUNCHED, Permit
 from engine.planning.imports import import_command
+from engine.planning.trust import FOREIGN
 from engine.runs.log_order import OrderIndex, OrderWriter
 from tests.support import parse_profile
 
@@ -353,7 +355,7 @@ class FakeEngine:
         ]  # fmt: skip
         self.live: dict[str, FakeRun] = {}
         self.launched: list[Profile] = []
-        self.trusted: list[Profile] = []
+        self.trusted: list[ProfileEntry] = []
         self.prewarmed: list[Profile | None] = []
         self.folders: list[Path] = []
         self.settings: dict[tuple[str, ...], object] = {}
@@ -395,7 +397,7 @@ class FakeEngine:
     def backends(self) -> list[BackendInfo]:
         return list(BACKENDS)
 
-    def available(self, profile: Profile) -> list[BackendInfo]:
+    def available(self, profile: Profile, permit: Permit) -> list[BackendInfo]:
         return [msgspec.structs.replace(info, trouble=self.troubles.get(info.name, "")) for info in BACKENDS]
 
     def partitions(self) -> list[Partition]:
@@ -403,8 +405,15 @@ class FakeEngine:
             raise CheckError("sinfo can't be run: No such file or directory", hint="is this a login node?")
         return self.free
 
-    def preview(self, profile: Profile) -> LaunchPlan:
-        return planned(profile)
+    def permit(self, entry: ProfileEntry | None) -> Permit:
+        return LAUNCHED if entry is None or entry in self.trusted or entry.source not in FOREIGN else CLOSED
+
+    def trust(self, entry: ProfileEntry) -> Permit:
+        self.trusted.append(entry)
+        return LAUNCHED
+
+    def preview(self, profile: Profile, permit: Permit) -> LaunchPlan:
+        return msgspec.structs.replace(planned(profile), is_looked_up=permit.may_start)
 
     def imported(self, command: str) -> ImportedCommand:
         found = import_command([command], is_whole=False)
@@ -421,17 +430,11 @@ class FakeEngine:
         self.settings |= values
         return self.folder / "config.toml"
 
-    def is_trusted(self, profile: Profile) -> bool:
-        return profile in self.trusted
-
     def profile_folders(self) -> list[Path]:
         return [Path(".rankdeck").absolute(), self.folder / "own", *self.folders]
 
     def add_profile_folder(self, folder: str) -> None:
         self.folders.append(Path(folder))
-
-    def trust(self, profile: Profile) -> None:
-        self.trusted.append(profile)
 
     def launched_profile(self, run: str) -> Profile:
         return profile(run.rpartition("-")[0], nodes="localhost:3")
@@ -461,7 +464,10 @@ class FakeEngine:
         side = Side(run=run, results={"loss": 1.5}, settings=settings_of(own), plan=planned(own))
         return Compared(side, tuple(self.live[run].series.dump()))
 
-    async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+    async def check(
+        self, profile: Profile, permit: Permit, *, full: bool = True
+    ) -> AsyncGenerator[Begun | Finding, None]:
+        permit.admit()
         self.checks += 1
         try:
             if self.check_error is not None:
@@ -476,7 +482,7 @@ class FakeEngine:
         finally:
             self.checks_closed += 1
 
-    async def prewarm(self, profile: Profile | None) -> None:
+    async def prewarm(self, profile: Profile | None, permit: Permit = CLOSED) -> None:
         self.prewarmed.append(profile)
 
     async def launch(self, profile: Profile) -> str:

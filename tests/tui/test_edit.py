@@ -584,7 +584,7 @@ async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
     app = RankdeckApp(engine)
     reason = "what is wrong with it, in words that need two lines of the form at least, or three of them"
 
-    def preview(_profile: Profile) -> LaunchPlan:
+    def preview(_profile: Profile, _permit: object) -> LaunchPlan:
         row = app.screen.focused.parent if app.screen.focused is not None else None
         raise ProfileError("form", None, row.field.id if isinstance(row, FormRow) else "", reason)
 

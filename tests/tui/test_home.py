@@ -13,8 +13,6 @@ from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import SupervisorElsewhereError
-from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import Profile
 from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
 from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -277,55 +275,54 @@ def folder_profile(engine: FakeEngine, more: str) -> ProfileEntry:
     return engine.entries[0]
 
 
-async def test_a_profile_of_the_folder_runs_nothing_before_it_is_trusted(
+async def test_a_profile_of_the_folder_is_shown_and_runs_nothing_before_it_is_trusted(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ):
-    previews: list[str] = []
     monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
-    preview = engine.preview
-
-    def noted(profile: Profile) -> LaunchPlan:
-        previews.append(profile.name)
-        return preview(profile)
-
-    monkeypatch.setattr(engine, "preview", noted)
-    theirs = folder_profile(engine, '[launch]\nsetup = "API_TOKEN=hunter2 touch /tmp/owned"\n').profile
+    theirs = folder_profile(engine, '[launch]\nsetup = "API_TOKEN=hunter2 touch /tmp/owned"\n')
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Press enter to decide.", "touch /tmp/owned")
+        await until_seen(pilot, "not looked up: this folder is not trusted; T trusts it", "on failure")
         assert "hunter2" not in text_of(app)
         await pilot.press("enter")
-        await until_seen(pilot, "Trust theirs?", "launch.setup  API_TOKEN=••• touch /tmp/owned")
+        await until_seen(
+            pilot, "Trust theirs?", "launch.setup  API_TOKEN=••• touch /tmp/owned", "It does not cover the code"
+        )
         assert "hunter2" not in text_of(app)
         await pilot.press("n")
         await until_gone(pilot, "Trust theirs?")
-        assert (engine.launched, engine.prewarmed, previews) == ([], [], [])
-        await pilot.press("enter")
+        assert (engine.launched, engine.prewarmed) == ([], [])
+        await pilot.press("T")
         await until_seen(pilot, "Trust theirs?")
         await pilot.press("y")
-        await until(pilot, lambda: engine.launched == [theirs], "the launch")
-        assert engine.trusted == [theirs]
-
-
-async def test_a_profile_of_the_folder_without_programs_is_launched_without_a_question_and_not_prewarmed(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
-    theirs = folder_profile(engine, '[env]\nLD_PRELOAD = "/tmp/theirs.so"\n')
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: theirs (here)", "LD_PRELOAD")
-        assert engine.prewarmed == []
+        await until_gone(pilot, "not looked up")
+        await until(pilot, lambda: theirs.profile in engine.prewarmed, "the warm start")
+        assert (engine.launched, engine.trusted) == ([], [theirs])
         await pilot.press("enter")
         await until(pilot, lambda: engine.launched == [theirs.profile], "the launch")
 
 
-async def test_a_trusted_profile_of_the_folder_is_prewarmed(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
-    theirs = folder_profile(engine, '[launch]\nsetup = "module load cuda"\n').profile
-    assert theirs is not None
-    engine.trust(theirs)
+async def test_a_launch_of_the_users_own_profile_asks_nothing_and_is_remembered(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until(pilot, lambda: theirs in engine.prewarmed, "the warm start")
-        assert "runs none of them" not in text_of(app)
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.launched) == 1, "the launch")
+        assert engine.trusted == [engine.entries[0]]
+
+
+async def test_a_check_of_a_profile_that_is_not_trusted_asks_first(engine: FakeEngine):
+    theirs = folder_profile(engine, "")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "T trusts it")
+        await pilot.press("c")
+        await until_seen(pilot, "Trust theirs?")
+        await pilot.press("n")
+        await until_seen(pilot, "not looked up")
+        assert engine.checks == 0
+        await pilot.press("r")
+        await until_seen(pilot, "Trust theirs?")
+        await pilot.press("y")
+        await until(pilot, lambda: engine.checks == 1, "the check")
+        assert engine.trusted == [theirs]

@@ -66,17 +66,12 @@ async def test_a_command_that_is_pasted_on_home_becomes_a_form(app: RankdeckApp,
         await until(pilot, lambda: [one.name for one, path in engine.saved if path is None] == ["train"], "saved")
 
 
-async def test_what_a_plan_would_run_is_asked_for_first(app: RankdeckApp, engine: FakeEngine):
+async def test_a_command_is_shown_as_a_form_and_nothing_of_it_is_looked_up(app: RankdeckApp, engine: FakeEngine):
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "Plan: quickstart")
         paste(pilot, BATCH)
-        await until_seen(pilot, "Trust big?", "launch.setup  module load cuda")
-        await pilot.press("n")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
-        paste(pilot, BATCH)
-        await until_seen(pilot, "Trust big?")
-        await pilot.press("y")
         await until_form(pilot, app, "big")
+        await until_seen(pilot, "not looked up")
         assert values(app)["recipe.args"] == "--epochs 3"
         assert engine.launched == []
 

@@ -11,7 +11,7 @@ from engine.client.engine import ReadOnlyEngine
 from engine.core.errors import UsageError
 from engine.core.views.view import RunNote
 from tests.ended_run import ended_run
-from tests.tui.fake_engine import FakeEngine, profile
+from tests.tui.fake_engine import FakeEngine, entry, profile
 from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
 from tui.keys import CHANGING, KEYS
@@ -47,7 +47,7 @@ async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, mon
     engine = ReadOnlyEngine()
     refused: list[tuple[Callable[..., object], tuple[object, ...]]] = [
         (engine.save_profile, (profile("job"),)),
-        (engine.trust, (profile("job"),)),
+        (engine.trust, (entry(profile("job"), tmp_path),)),
         (engine.keep_settings, ({("theme",): "rankdeck-light"},)),
         (engine.write_note, ("smoke-sq4f", RunNote())),
         (engine.remove_run, ("smoke-sq4f",)),

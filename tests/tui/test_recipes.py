@@ -11,6 +11,7 @@ from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
+from engine.gate import Permit
 from engine.planning.recipes import find_recipe, names
 from tests.support import parse_profile, rows
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
@@ -147,10 +148,10 @@ class Engine(FakeEngine):
     def recipes(self) -> list[RecipeInfo]:
         return list(ALL)
 
-    def preview(self, profile: Profile) -> LaunchPlan:
+    def preview(self, profile: Profile, permit: Permit) -> LaunchPlan:
         if profile.recipe.args == ():
             raise CheckError("the recipe shaped needs 9 ranks")
-        return super().preview(profile)
+        return super().preview(profile, permit)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

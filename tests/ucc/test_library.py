@@ -15,6 +15,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from engine.backends import ucc
+from engine.gate import LAUNCHED
 from rankdeck.c10d import _collectives
 from rankdeck.c10d._ucc import api as ucc_api
 from rankdeck.c10d._ucc import group
@@ -165,7 +166,10 @@ def test_importing_the_backend_loads_no_library() -> None:
 
 
 def test_on_one_machine_nobody_else_is_talked_to() -> None:
-    alone, several = ucc.settings(one_machine=True).env, ucc.settings(one_machine=False).env
+    alone, several = (
+        ucc.settings(one_machine=True, permit=LAUNCHED).env,
+        ucc.settings(one_machine=False, permit=LAUNCHED).env,
+    )
     assert (alone["UCX_TLS"], alone["UCX_NET_DEVICES"]) == ("self,sm,tcp", "lo")
     assert not several.keys() & {"UCX_TLS", "UCX_NET_DEVICES"}
     for env in (alone, several):

@@ -14,6 +14,7 @@ from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_sc
 from engine.core.run.events import RunLaunched
 from engine.core.run.machine import launch
 from engine.core.run.rejoin import why_no_rejoin
+from engine.gate import LAUNCHED
 from tests.support import rows
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
@@ -104,7 +105,7 @@ def test_an_mpirun_tells_which_it_is(
     said: str, implementation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_mpirun(tmp_path, f"cat <<'END'\n{said}END\n", monkeypatch)
-    seen = mpi.find_mpi()
+    seen = mpi.find_mpi(LAUNCHED)
     assert (seen.implementation, seen.version) == (implementation, version)
     assert seen.slots == len(os.sched_getaffinity(0))
 
@@ -112,7 +113,7 @@ def test_an_mpirun_tells_which_it_is(
 def test_an_mpirun_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mpirun(tmp_path, "echo run what?\n", monkeypatch)
     with pytest.raises(CheckError, match="not a supported MPI: 'run what\\?'"):
-        mpi.find_mpi()
+        mpi.find_mpi(LAUNCHED)
 
 
 @pytest.mark.parametrize("place", ["set-up", "conda"])
@@ -123,7 +124,7 @@ def test_an_mpirun_beside_the_environment_is_found(place: str, tmp_path: Path, m
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.prefix", str(tmp_path if place == "set-up" else tmp_path / "other"))
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
-    assert mpi.find_mpi().version == "5.0.8"
+    assert mpi.find_mpi(LAUNCHED).version == "5.0.8"
 
 
 def test_without_one_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +132,7 @@ def test_without_one_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     with pytest.raises(CheckError, match="there is no mpirun") as error:
-        mpi.settings(one_machine=True)
+        mpi.settings(one_machine=True, permit=LAUNCHED)
     assert "openmpi-bin" in (error.value.hint or "")
 
 

@@ -12,6 +12,7 @@ import pytest
 from engine.core.errors import CheckError, ProfileError, RankdeckError
 from engine.core.plan.layout import Slots
 from engine.core.plan.profile import Layout
+from engine.gate import LAUNCHED
 from engine.planning import nodes as node_sources
 from engine.planning.nodes import nodes_of
 from tests.support import is_alive, rows, wait_until
@@ -58,12 +59,12 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(layout: Layout) -> list[tuple[str, int | None]]:
-    return [(slot.node, slot.ranks) for slot in nodes_of(layout).slots]
+    return [(slot.node, slot.ranks) for slot in nodes_of(layout, LAUNCHED).slots]
 
 
 def refused(layout: Layout) -> RankdeckError:
     with pytest.raises((CheckError, ProfileError)) as caught:
-        nodes_of(layout)
+        nodes_of(layout, LAUNCHED)
     assert caught.value.hint
     return caught.value
 
@@ -72,7 +73,7 @@ def refused(layout: Layout) -> RankdeckError:
 
 
 def test_without_a_source_it_is_this_machine() -> None:
-    assert nodes_of(Layout()).slots == (Slots(node="localhost", ranks=None),)
+    assert nodes_of(Layout(), LAUNCHED).slots == (Slots(node="localhost", ranks=None),)
 
 
 def test_nodes_are_taken_as_they_are_given() -> None:
@@ -180,7 +181,7 @@ def test_the_nodes_of_this_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(Layout(slurm="current", ranks_per_node=4)) == [(node, 4) for node in nodes]
     assert found(Layout(slurm="current")) == [(node, None) for node in nodes]
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert nodes_of(Layout(slurm="current")).slurm_job == "17"
+    assert nodes_of(Layout(slurm="current"), LAUNCHED).slurm_job == "17"
     monkeypatch.setenv("SLURM_HET_SIZE", "2")
     assert "heterogeneous" in refused(Layout(slurm="current")).message
 
@@ -190,7 +191,7 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
     for job in (1234, "1234", "1234_5"):
         assert found(Layout(slurm=job, ranks_per_node=4)) == [("gpu01", 4), ("gpu02", 4)]
         assert (tmp_path / "asked").read_text().split("\n")[:-1] == ["-h", "-j", str(job), "-o", "%A %N"]
-        assert nodes_of(Layout(slurm=job)).slurm_job == "1239"
+        assert nodes_of(Layout(slurm=job), LAUNCHED).slurm_job == "1239"
 
 
 @pytest.mark.parametrize(

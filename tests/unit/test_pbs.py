@@ -247,7 +247,7 @@ def test_what_is_odd_in_the_answer_of_qstat_is_shown_as_it_is(attributes: bytes,
 def test_many_runs_wait_once_for_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def run_quickly(words: list[str], **_: object) -> tuple[int, bytes, bytes]:
+    def run_quickly(words: list[str], *_: object, **__: object) -> tuple[int, bytes, bytes]:
         asked.append(words)
         raise CheckError("qstat does not answer within 10 s")
 

@@ -14,6 +14,7 @@ from engine.commands.show import show_backends
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, with_backend
 from engine.core.plan.profile_reading import profile_from_data
+from engine.gate import LAUNCHED, Permit
 from engine.launchers import local
 from engine.planning import check as node_check
 from engine.planning import make as planning
@@ -42,6 +43,7 @@ class Nodes:
         self,
         plan: LaunchPlan,
         nodes: Sequence[PlannedNode],
+        permit: Permit,
         *,
         needed: Collection[str],
         with_torch: bool,
@@ -78,7 +80,7 @@ def planned(name: str, *fallback: str, checked: bool = True, **layout: Any) -> L
         "layout": layout or {"nodes": ["gpu01:2", "gpu02:2"]},
         "recipe": {"name": "linear"},
     }
-    return planning.make_plan(profile_from_data(data, "job.toml"), checked=checked)
+    return planning.make_plan(profile_from_data(data, "job.toml"), LAUNCHED, checked=checked)
 
 
 def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
@@ -110,15 +112,21 @@ def test_auto_counts_ranks_as_its_backend_does(nodes: Nodes):
 
 def test_without_a_profile_each_backend_counts_the_ranks_of_this_machine(nodes: Nodes, capsys):
     nodes.gpus = {"localhost": 1}
-    shown = {info.name: info for info in planning.available_backends(profile_of_machine())}
+    shown = {info.name: info for info in planning.available_backends(profile_of_machine(), LAUNCHED)}
     assert (shown["nccl"].trouble, shown["nccl"].found) == ("", "1 GPU: one rank for each")
     assert (shown["gloo"].trouble, shown["gloo"].found, shown["auto"].found) == ("", "", "here: nccl")
     show_backends(list(shown.values()), as_json=False, ascii_only=False)
     assert re.search(r"● nccl .*\n +1 GPU: one rank for each\n", capsys.readouterr().out)
-    fewer = {info.name: info for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]))}
+    fewer = {
+        info.name: info
+        for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]), LAUNCHED)
+    }
     assert fewer["nccl"].trouble == "localhost has 1 GPU for 2 ranks: NCCL needs one for each"
     nodes.gpus = {"localhost": 4}
-    more = {info.name: info for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]))}
+    more = {
+        info.name: info
+        for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]), LAUNCHED)
+    }
     assert more["nccl"].found == "4 GPUs: 2 ranks, each with its own"
 
 

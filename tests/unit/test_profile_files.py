@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.engine import LocalEngine
+from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.profiles import read_profile, read_with_places, save_profile
 from tests.support import parse_profile
@@ -68,7 +69,7 @@ def test_a_script_that_was_relative_when_it_was_saved_is_found_from_another_fold
     found = next(entry for entry in engine.profiles() if entry.name == "mine")
     assert found.path == path
     assert found.profile is not None
-    assert make_plan(found.profile).program.target == str(here / "train.py")
+    assert make_plan(found.profile, LAUNCHED).program.target == str(here / "train.py")
 
 
 def test_a_profile_of_a_project_finds_its_files_from_another_folder(
@@ -85,7 +86,7 @@ def test_a_profile_of_a_project_finds_its_files_from_another_folder(
     assert 'script = "train.py"' in path.read_text()
     assert read_profile(path).recipe.script == "train.py"
     monkeypatch.chdir(other)
-    plan = make_plan(read_profile(Path("../here/.rankdeck/mine.toml")))
+    plan = make_plan(read_profile(Path("../here/.rankdeck/mine.toml")), LAUNCHED)
     assert (plan.program.target, plan.workdir) == (str(here / "train.py"), str(here))
     before = path.read_text()
     LocalEngine().save_profile(read_profile(path), path)

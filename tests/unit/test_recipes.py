@@ -22,6 +22,7 @@ from engine.core.arguments.argument import RecipeInfo
 from engine.core.arguments.recipe import Problem, help_asked_for, problem_with, read_recipe
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
+from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.recipes import FOLDER, recipes, script_of
 from rankdeck.recipes import read_parameters
@@ -261,13 +262,13 @@ def test_no_plan_is_made_of_arguments_that_the_script_refuses(args: list[str], s
     text = f'schema = 1\nname = "x"\n[recipe]\nname = "linear"\nargs = {args}\n[layout]\nnodes = "localhost:2"\n'
     profile, places = parse_with_places(text, file="p.toml")
     with pytest.raises(ProfileError) as caught:
-        make_plan(profile, checked=checked, places=places)
+        make_plan(profile, LAUNCHED, checked=checked, places=places)
     assert str(caught.value) == said
 
 
 def made(backend: str, nodes: str, *, checked: bool, recipe: str = "parameter-server") -> None:
     data = {"schema": 1, "name": "x", "recipe": {"name": recipe}, "layout": {"nodes": nodes}}
-    make_plan(profile_from_data({**data, "backend": {"name": backend}}, "x"), checked=checked)
+    make_plan(profile_from_data({**data, "backend": {"name": backend}}, "x"), LAUNCHED, checked=checked)
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -120,9 +120,7 @@ def test_profiles_are_found_in_folders_of_the_settings_and_saved_in_the_first(fi
     keep_settings({("profiles",): [str(own), str(open_to_all)]})
     found = {entry.name: entry for entry in list_profiles()}
     assert found["own"].source == "yours"
-    assert not found["own"].may_be_foreign
     assert found["shared"].source == "shared"
-    assert found["shared"].may_be_foreign
     assert save_profile(parse_profile('schema = 1\nname = "new"\n[recipe]\nname = "linear"\n', file="x")).parent == own
 
 

@@ -13,6 +13,7 @@ from engine.commands.clean import end_templates
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, linger_seconds, standby_key, template_key
+from engine.gate import LAUNCHED
 from engine.node.limits import has_room_for_template, is_memory_short, memory_left
 from engine.node.user_template import likeness
 from engine.planning.make import make_plan
@@ -35,7 +36,7 @@ SHELL = Circumstances(
 
 def plan_of(launch: str = "", rest: str = "") -> LaunchPlan:
     text = f'schema = 1\nname = "a"\n[recipe]\nname = "linear"\n[launch]\n{launch}\n{rest}'
-    return make_plan(parse_profile(text, file="p.toml"))
+    return make_plan(parse_profile(text, file="p.toml"), LAUNCHED)
 
 
 def key(own: Circumstances = SHELL, **changed: Any) -> str:

@@ -15,12 +15,9 @@ from rankdeck.elastic import _board
 
 
 class Shelf(dict[str, str]):
-    """A store with one listener."""
+    """A store that can only be written to: nothing in it decides how often."""
 
     set = dict.__setitem__
-
-    def add(self, name: str, amount: int) -> int:
-        return 1
 
 
 @pytest.fixture
@@ -31,9 +28,10 @@ def keys(tmp_path: Path) -> StoreKeys:
 def published(keys: StoreKeys, attempt: int, number: int) -> Any:
     """What a rank finds in the store."""
     shelf = Shelf()
-    store_host.publish(shelf, number, json.loads(json.dumps(keys.signed(attempt, number, ("lost", 3)))))
-    assert shelf[f"{NEWS}/{number}"] == shelf[f"{NEWS}/{number}/1"]
-    return shelf[f"{NEWS}/{number}"].encode()
+    store_host.publish(shelf, number, json.loads(json.dumps(keys.signed(attempt, number, ("lost", 3), 2))))
+    assert list(shelf) == [f"{NEWS}/{number}/0", f"{NEWS}/{number}/1"]
+    assert len(set(shelf.values())) == 1
+    return shelf[f"{NEWS}/{number}/0"].encode()
 
 
 def test_ranks_accept_signed_news_under_their_own_number_only(keys: StoreKeys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +65,6 @@ def test_the_secret_is_private_differs_between_attempts_and_outlives_the_supervi
 
 def test_nothing_is_signed_in_an_attempt_of_an_older_rankdeck(keys: StoreKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(_board.KEY, raising=False)
-    assert keys.signed(0, 2, ("lost", 3)) == ("lost", 3)
+    assert keys.signed(0, 2, ("lost", 3), 4) == ("lost", 3, 4)
     assert published(keys, 0, 2) == b'["lost", 3]'
     assert _board.signed_text(f"{NEWS}/2", b'["lost", 3]') == '["lost", 3]'

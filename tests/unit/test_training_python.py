@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
+from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
-from engine.planning.training_python import is_of_folder
 from tests.support import parse_profile
 
 
@@ -49,7 +49,7 @@ def nothing_is_active(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def chosen(recipe: str = 'script = "train.py"', launch: str = "") -> str:
     text = f'schema = 1\nname = "a"\n[recipe]\n{recipe}\n[launch]\n{launch}\n'
-    return make_plan(parse_profile(text, file="p.toml")).python
+    return make_plan(parse_profile(text, file="p.toml"), LAUNCHED).python
 
 
 @pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
@@ -131,10 +131,3 @@ def test_the_environment_of_the_folder_is_used_for_code_of_the_folder(tmp_path: 
     assert chosen(f'script = "{other}/train.py"') == sys.executable
     beside = environment(other / ".venv", "inside")
     assert chosen(f'script = "{other}/train.py"') == beside
-
-
-def test_a_python_that_was_found_in_a_folder_is_known_to_be_of_it(tmp_path: Path) -> None:
-    here = environment(tmp_path / "work" / ".venv", "inside")
-    profile = parse_profile(f'schema = 1\nname = "a"\n[recipe]\nscript = "{tmp_path}/work/train.py"\n', file="p.toml")
-    assert is_of_folder(profile, here, str(tmp_path / "work"))
-    assert not is_of_folder(profile, sys.executable, str(tmp_path / "work"))

@@ -6,11 +6,15 @@ from functools import partial
 from textual import on, work
 from textual.app import ComposeResult
 
+from engine.core.catalogue import ProfileEntry
 from engine.core.checks.findings import CHECKS, Begun, Check, Grid
-from engine.core.errors import RankdeckError
+from engine.core.errors import NotTrustedError, RankdeckError
 from engine.core.plan.profile import Profile
+from engine.gate import Permit
+from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
+from tui.screens.trust import ask_for_trust
 from tui.text.cells import plain_line
 from tui.text.check import finding_text, grid_title
 from tui.text.lines import error_text
@@ -23,14 +27,14 @@ DRAW_SECONDS = 0.15  # seconds between two drawings: hundreds of nodes answer at
 
 
 class CheckScreen(DeckScreen):
-    """The grid of a profile's nodes, and the text of one of its cells."""
+    """The grid of a profile's nodes, and the text of one of its cells. `entry`: says whether it is trusted."""
 
     BINDINGS = bindings("check")
     AUTO_FOCUS = "#grid"
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, entry: ProfileEntry, profile: Profile) -> None:
         super().__init__()
-        self._profile = profile
+        self._entry, self._profile = entry, profile
         self._grid = Grid(())
         self._is_looking = self._has_news = False
         self._error: RankdeckError | None = None
@@ -52,13 +56,10 @@ class CheckScreen(DeckScreen):
         self._is_looking, self._error, self._has_moved = True, None, False
         self._note_change()
         try:
-            async with contextlib.aclosing(self.engine.check(self._profile)) as stream:
-                async for news in stream:
-                    if isinstance(news, Begun):
-                        self._grid = Grid(news.nodes)
-                    else:
-                        self._grid.take(news)
-                    self._has_news = True
+            try:
+                await self._check(await off_loop(self.engine.permit, self._entry))
+            except NotTrustedError:
+                await self._check(await ask_for_trust(self.app, self.engine, self._entry))
         except RankdeckError as error:
             self._error = error
             self.say(plain_line(error.message), error=True)
@@ -69,6 +70,15 @@ class CheckScreen(DeckScreen):
         problems = self._problems()
         if problems and not self._has_moved:
             self.query_one(CheckGrid).move_to(*problems[0])
+
+    async def _check(self, permit: Permit) -> None:
+        async with contextlib.aclosing(self.engine.check(self._profile, permit)) as stream:
+            async for news in stream:
+                if isinstance(news, Begun):
+                    self._grid = Grid(news.nodes)
+                else:
+                    self._grid.take(news)
+                self._has_news = True
 
     # --- drawing ---------------------------------------------------------------------------------------------------------
 

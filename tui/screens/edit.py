@@ -36,7 +36,7 @@ class EditScreen(DeckScreen):
         base = entry.profile if entry is not None else None
         self._suffix = "-copy" if duplicate else ""
         self.form = EditForm(self, base, is_new=is_new, changed=self._changed)
-        self._plan = EditPlan(self, self.form, self._show_hint)
+        self._plan = EditPlan(self, self.form, entry, self._show_hint)
         self._saving = Saving(self, None if is_new else entry, folder, checked=self._checked, was_saved=self._was_saved)
         self.add_parts(self.form, self._saving)
 

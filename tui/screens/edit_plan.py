@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from engine.core.catalogue import BackendInfo
+from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import RankdeckError
+from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
+from engine.gate import Permit
 from tui.data.form_lines import BACKEND, RECIPE, own_script
 from tui.data.off_loop import off_loop
 from tui.screens.base import DeckScreen
@@ -20,8 +22,12 @@ PLAN_SECONDS = 0.2  # pause in typing before the plan is made again, in seconds
 
 
 class EditPlan:
-    def __init__(self, screen: DeckScreen, form: EditForm, known: Callable[[], None]) -> None:
-        self._screen, self._form, self._known = screen, form, known
+    """The pane beside a form. `entry`: the profile that the form began with, which says what may start; None: a new one."""
+
+    def __init__(
+        self, screen: DeckScreen, form: EditForm, entry: ProfileEntry | None, known: Callable[[], None]
+    ) -> None:
+        self._screen, self._form, self._entry, self._known = screen, form, entry, known
         self.available: list[BackendInfo] = []
         """The backends, with what the nodes in the form lack for each; empty before the first check."""
         self._shown_line = ""  # the line whose choices are shown in place of the plan; empty: the plan is shown
@@ -63,13 +69,19 @@ class EditPlan:
             await self._show_backends(profile)
             return
         try:
-            plan = await off_loop(self._screen.engine.preview, profile)
+            plan = await off_loop(self._preview, profile)
         except RankdeckError as error:
             if not form.show_problem(error):
                 self.show_error(error)
         else:
             self.pane.show_text(partial(plan_text, plan, ascii=ascii), title="Plan")
             form.show_warnings(plan.warnings)
+
+    def _permit(self) -> Permit:
+        return self._screen.engine.permit(self._entry)
+
+    def _preview(self, profile: Profile) -> LaunchPlan:
+        return self._screen.engine.preview(profile, self._permit())
 
     def show_error(self, error: RankdeckError, title: str = "Plan") -> None:
         """Shows an error that has no line in the form."""
@@ -83,13 +95,13 @@ class EditPlan:
         self.pane.scroll_home(animate=False)
         try:
             if profile is not None:
-                await off_loop(self._screen.engine.preview, profile)
+                await off_loop(self._preview, profile)
         except RankdeckError as error:
             form.show_problem(error, RECIPE)
 
     async def _show_backends(self, profile: Profile) -> None:
         try:
-            self.available = await off_loop(self._screen.engine.available, profile)
+            self.available = await off_loop(lambda: self._screen.engine.available(profile, self._permit()))
         except RankdeckError as error:
             if not self._form.show_problem(error):
                 self.show_error(error, "Backends")

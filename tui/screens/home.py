@@ -24,7 +24,7 @@ from tui.screens.home_lists import HomeLists
 from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun, Relaunching
 from tui.text.cells import plain_line
-from tui.text.home import first_steps, parting_words, run_text, runs_before_launch, untrusted_text
+from tui.text.home import first_steps, parting_words, run_text
 from tui.text.lines import error_text
 from tui.text.plan import plan_text
 from tui.widgets.headers import TitleBar
@@ -119,21 +119,19 @@ class HomeScreen(DeckScreen):
     async def _preview(self, entry: ProfileEntry, profile: Profile, title: str) -> None:
         await asyncio.sleep(PREVIEW_SECONDS)
         pane = self.query_one("#plan", TextPane)
-        trusted = not entry.may_be_foreign or await off_loop(self.engine.is_trusted, profile)
-        if not trusted and runs_before_launch(profile):
-            key = first_key("profiles.launch", self.deck.keymap)
-            pane.show_text(partial(untrusted_text, entry, profile, key=key), title=title)
-            return
+        permit = await off_loop(self.engine.permit, entry)
         try:
-            plan = await off_loop(self.engine.preview, profile)
+            plan = await off_loop(self.engine.preview, profile, permit)
         except RankdeckError as error:
             pane.show_text(partial(error_text, error), title=title)
         else:
-            pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title=title)
+            key = first_key("profiles.trust", self.deck.keymap)
+            text = partial(plan_text, plan, ascii=self.deck.ascii, trusted_by=f"{key} trusts it")
+            pane.show_text(text, title=title)
             await asyncio.sleep(WARM_SECONDS)
-            while trusted:
+            while plan.is_looked_up:
                 if self.is_current:
-                    await self.engine.prewarm(profile)
+                    await self.engine.prewarm(profile, permit)
                 await asyncio.sleep(KEEP_WARM_SECONDS)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ class HomeScreen(DeckScreen):
                 return True
             case "edit_profile":
                 return self.is_mounted and self.lists.chosen_entry() is not None
-            case "launch" | "check_profile" | "duplicate_profile":
+            case "launch" | "trust_profile" | "check_profile" | "duplicate_profile":
                 entry = self.lists.chosen_entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
             case "change_run":
@@ -158,6 +156,16 @@ class HomeScreen(DeckScreen):
     def action_launch(self) -> None:
         if (entry := self.lists.chosen_entry()) is not None:
             self.deck.launch_entry(entry)
+
+    @work(group="trust", exclusive=True, exit_on_error=False)
+    async def action_trust_profile(self) -> None:
+        """Asks whether the programs of the profile under the cursor may run, and makes its plan again."""
+        from tui.screens.trust import ask_for_trust
+
+        if (entry := self.lists.chosen_entry()) is not None:
+            await ask_for_trust(self.app, self.engine, entry)
+            self._shown = None
+            self.show_choice()
 
     def action_check_profile(self) -> None:
         """Checks the nodes of the profile under the cursor, or of the profile of the run under the cursor."""

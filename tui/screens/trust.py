@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.core.catalogue import ProfileEntry
+from engine.core.plan.programs import trust_detail
+from engine.gate import CLOSED, Permit
 from tui.data.off_loop import off_loop
 from tui.screens.confirm import ConfirmScreen
-from tui.text.home import programs_of, runs_before_launch, trust_question
+from tui.text.cells import plain_line
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -15,20 +17,11 @@ if TYPE_CHECKING:
     from engine.client.protocols import EngineClient
 
 
-def runs_programs(entry: ProfileEntry, *, launches: bool) -> bool:
-    """Whether a profile of the working directory, or of a command, would run programs."""
-    profile = entry.profile
-    if profile is None or not entry.may_be_foreign:
-        return False
-    return bool(programs_of(profile) if launches else runs_before_launch(profile))
-
-
-async def is_trusted(app: App[None], engine: EngineClient, entry: ProfileEntry) -> bool:
-    """Whether the user trusts a profile; asks if that is not known, and keeps a yes."""
-    profile = entry.profile
-    if profile is None or await off_loop(engine.is_trusted, profile):
-        return True
-    if not await app.push_screen_wait(ConfirmScreen(*trust_question(entry, profile), do="Trust")):
-        return False
-    await off_loop(engine.trust, profile)
-    return True
+async def ask_for_trust(app: App[None], engine: EngineClient, entry: ProfileEntry) -> Permit:
+    """Asks whether the user trusts a profile, keeps a yes, and returns what may start for it."""
+    if entry.profile is None:
+        return CLOSED
+    detail = trust_detail(entry.profile, plain_line(str(entry.path)))
+    if await app.push_screen_wait(ConfirmScreen(f"Trust {entry.name}?", detail, do="Trust")):
+        return await off_loop(engine.trust, entry)
+    return await off_loop(engine.permit, entry)

@@ -1,6 +1,5 @@
-"""The text of the home screen: its lists, a run, a profile that is not trusted. Pure text."""
+"""The text of the home screen: its lists, and a run. Pure text."""
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,7 +9,6 @@ from textual.content import Content
 from engine.core.catalogue import ProfileEntry
 from engine.core.numbers import age, duration, number
 from engine.core.plan.profile import Profile
-from engine.core.plan.secrets import shown_shell
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.text.cells import cell_fit, cut_run, plain_line
@@ -133,53 +131,6 @@ def parting_words(runs: Sequence[RunSummary]) -> str | None:
     if len(active) == 1:
         return f"{plain_line(active[0].name)} keeps running: rankdeck attach {plain_line(active[0].run)}"
     return f"{len(active)} runs keep running: rankdeck ps lists them"
-
-
-def programs_of(profile: Profile) -> dict[str, str]:
-    """The programs that a profile names itself, by the key of the profile, with secrets hidden."""
-    launch, recipe = profile.launch, profile.recipe
-    found = {
-        "launch.setup": launch.setup,
-        "launch.wrap": shlex.join(launch.wrap),
-        "launch.python": launch.python,
-        "recipe.script": recipe.script,
-        "recipe.module": recipe.module,
-        "rank.wrap": shlex.join(profile.rank.wrap),
-    }
-    return {key: shown_shell(value) for key, value in found.items() if value}
-
-
-def runs_before_launch(profile: Profile) -> bool:
-    """Whether the plan, the checks and the warm start of a profile run programs that it names."""
-    return bool(profile.launch.setup or profile.launch.python)
-
-
-def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
-    """The question before a profile of the working directory, or of a command, runs its own programs, and its details."""
-    programs = "\n".join(f"{key}  {value}" for key, value in programs_of(profile).items())
-    what = f"{entry.path} is a profile that other people may have written and that you have not launched yet. It runs:"
-    if entry.source == "command":
-        what = "To plan this command, rankdeck runs what it names:"
-    detail = f"{what}\n{programs}"
-    return f"Trust {entry.name}?", detail
-
-
-UNTRUSTED = (
-    "Other people may have written this profile, and it names programs of its own. Until you trust it, rankdeck runs "
-    "none of them and makes no plan. Press {key} to decide."
-)
-
-
-def untrusted_text(entry: ProfileEntry, profile: Profile, width: int, key: str) -> Content:
-    """In place of the plan: why the programs of a profile do not run yet, and which they are. `key`: asks whether to trust it."""
-    lines: list[Content | str] = [
-        *wrapped(UNTRUSTED.format(key=key), width),
-        "",
-        *labelled("file", [plain_line(str(entry.path))], width),
-    ]
-    for key, value in programs_of(profile).items():
-        lines += labelled(key.partition(".")[2], plain_line(value), width, style="$text-accent")
-    return Content("\n").join(lines)
 
 
 def first_steps(width: int, key: str) -> Content:

@@ -16,8 +16,9 @@ from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.plan.secrets import without_secrets
 from engine.core.terminal_text import visible
 from engine.core.words import count
+from engine.gate import NOT_LOOKED_UP
 from tui.text.cells import plain_line
-from tui.text.lines import labelled, sentence
+from tui.text.lines import labelled, sentence, wrapped
 from tui.text.marks import MUTED, shown
 
 BACKEND_NAME = 9  # cells before the description of a backend
@@ -37,13 +38,15 @@ _ROUND = _Drawing("┌┬┐", "└┴┘", "│", "─")
 _ASCII = _Drawing("+++", "+++", "|", "-")
 
 
-def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
-    """Everything that a launch would use. `ascii`: draws with ASCII characters."""
+def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: str = "a launch trusts it") -> Content:
+    """Everything that a launch would use. `ascii`: draws with ASCII characters. `trusted_by`: what lets nodes and programs be asked."""
     plan = without_secrets(plan)
     ranks, nodes = count(plan.world_size, "rank"), count(len(plan.nodes), "node")
     transports = ", ".join(sorted({node.transport for node in plan.nodes}))
     facts = f"{plan.backend.name} · {ranks} on {nodes} · {plan.backend.device} · {transports}"
     lines: list[Content | str] = [Content.styled(facts, "bold")]
+    if not plan.is_looked_up:
+        lines += [Content.styled(line, "$text-warning") for line in wrapped(f"{NOT_LOOKED_UP}; {trusted_by}", width)]
     for text in filter(None, (plan.backend_note, plan.description)):
         lines += sentence(text, width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]

@@ -126,6 +126,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.
     spare_names: tuple[str, ...] = ()
     """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
+    is_looked_up: bool = True
+    """Whether programs and nodes were asked what the plan depends on; not, if nothing may start for the profile."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
 
     @property

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from engine.core.run.state import RankNews
 from engine.core.wire.agent import Message
 
 
@@ -198,11 +197,11 @@ class SignalRank(Request, frozen=True, kw_only=True, tag="signal"):
 
 
 class TellRanks(Request, frozen=True, kw_only=True, tag="tell"):
-    """Put news for the ranks into the store of an attempt. The third item signs it."""
+    """Put news for the ranks into the store of an attempt: a word, a generation, the number of ranks, and a signature."""
 
     attempt: int
     number: int
-    news: RankNews | tuple[str, int, str]
+    news: tuple[str | int, ...]
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

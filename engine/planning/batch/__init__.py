@@ -10,6 +10,7 @@ from engine.core.errors import CheckError
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, QueuedJob, Scheduler, Submission
 from engine.core.plan.plan import LaunchPlan
+from engine.gate import LAUNCHED, Permit
 from engine.linux.files import replace_file
 from engine.planning.batch import pbs, slurm
 from engine.planning.nodes import answer
@@ -35,8 +36,8 @@ class BatchSystem(Protocol):
     def SHOW(self) -> str:
         """The command that shows a job that has not ended; its number follows."""
 
-    def test(self, submission: Submission) -> str:
-        """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not."""
+    def test(self, submission: Submission, permit: Permit) -> str:
+        """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not, or may not be asked."""
 
     def job(self, number: str) -> QueuedJob | None:
         """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
@@ -71,6 +72,7 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
     words = submit_argv(plan.submission, str(paths.folder), after=after)
     said = answer(
         words,
+        LAUNCHED,
         hint=f"correct [layout.{name}]; rankdeck plan shows the command",
         # A job hands its variables down, and its own would be wrong for the next one.
         environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},

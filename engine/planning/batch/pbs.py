@@ -10,6 +10,7 @@ import msgspec
 from engine.core.errors import CheckError
 from engine.core.plan.batch.job import QueuedJob, Submission
 from engine.core.plan.batch.pbs import parse_jobs
+from engine.gate import LAUNCHED, Permit
 from engine.planning.nodes import answer, run_quickly
 
 PATIENCE = 5.0
@@ -38,7 +39,7 @@ _silences: list[tuple[float, CheckError]] = []
 """When qstat last did not answer at all, and the error, if any. So a list of many runs waits for qstat only once."""
 
 
-def test(submission: Submission) -> str:
+def test(submission: Submission, permit: Permit) -> str:
     """PBS can't be asked beforehand. Returns that, in words."""
     return "PBS judges the job when it is submitted"
 
@@ -67,7 +68,7 @@ def _ask(number: str) -> tuple[int, bytes, bytes]:
         if time.monotonic() - at < PATIENCE:
             raise error
     try:
-        return run_quickly(["qstat", "-x", "-f", "-F", "json", number], hint=_HINT, limit=LIMIT)
+        return run_quickly(["qstat", "-x", "-f", "-F", "json", number], LAUNCHED, hint=_HINT, limit=LIMIT)
     except CheckError as error:
         _silences[:] = [(time.monotonic(), error)]
         raise
@@ -79,4 +80,4 @@ def check_answers(job: str, *, patient: bool) -> None:
 
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if PBS does not."""
-    answer(["qdel", job], hint=_HINT)
+    answer(["qdel", job], LAUNCHED, hint=_HINT)

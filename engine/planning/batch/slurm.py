@@ -16,6 +16,7 @@ from engine.core.errors import CheckError, SilentSlurmError
 from engine.core.plan.batch.job import WAITING, QueuedJob, Submission, queue_words
 from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partitions, parse_queue
 from engine.core.terminal_text import visible
+from engine.gate import LAUNCHED, Permit
 from engine.linux.files import replace_file
 from engine.planning.nodes import answer, run_quickly
 from engine.runs.paths import state_folder
@@ -44,21 +45,23 @@ _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when
 _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"
 
 
-def test(submission: Submission) -> str:
+def test(submission: Submission, permit: Permit) -> str:
     """Asks Slurm whether it would take a job. Returns when it would start, in Slurm's words.
 
     Raises:
         CheckError: it would not; the message is Slurm's.
+        NotTrustedError: Slurm may not be asked.
     """
     words = ["sbatch", "--test-only", *submission.options, "--wrap=true"]
-    said = answer(words, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
+    said = answer(words, permit, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
     lines = [line.removeprefix("sbatch: ") for line in said.splitlines() if "to start at" in line]
     return visible(" ".join(lines)[:200]) or "Slurm would accept the job"
 
 
 def partitions() -> list[Partition]:
     """The partitions that this user may see. Raises CheckError if sinfo does not answer."""
-    return parse_partitions(answer(["sinfo", "--noheader", "--Node", f"--Format={','.join(FIELDS)}"], hint=_HINT))
+    words = ["sinfo", "--noheader", "--Node", f"--Format={','.join(FIELDS)}"]
+    return parse_partitions(answer(words, LAUNCHED, hint=_HINT))
 
 
 def job(number: str) -> QueuedJob | None:
@@ -77,7 +80,7 @@ def check_answers(job: str, *, patient: bool) -> None:
 
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if Slurm does not."""
-    answer(["scancel", job], hint=_HINT)
+    answer(["scancel", job], LAUNCHED, hint=_HINT)
 
 
 Controller = Literal["up", "down", "silent"]
@@ -89,7 +92,7 @@ def controller() -> Controller:
     if shutil.which("scontrol") is None:
         return "up"
     try:
-        _, said, _ = run_quickly(["scontrol", "ping"], hint=_HINT, limit=PING_LIMIT)
+        _, said, _ = run_quickly(["scontrol", "ping"], LAUNCHED, hint=_HINT, limit=PING_LIMIT)
     except CheckError:
         return "silent"
     return "up" if b" is UP" in said else "down"
@@ -138,7 +141,7 @@ class Queue:
                 self._silent = time.monotonic()
                 raise SilentSlurmError(_SILENT, hint=_PING)
             words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
-            self._jobs = parse_queue(answer(words, hint=_HINT))
+            self._jobs = parse_queue(answer(words, LAUNCHED, hint=_HINT))
             self._asked = time.monotonic()
             with contextlib.suppress(OSError):
                 replace_file(_asked_file(), msgspec.json.encode(Asked(at=time.time(), jobs=self._jobs)))

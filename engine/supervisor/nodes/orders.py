@@ -61,7 +61,7 @@ class Orders:
             case act.SpawnRanks():
                 self._spawn_by_route(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
-                signed = self._store_keys.signed(attempt, number, news)
+                signed = self._store_keys.signed(attempt, number, news, self._run.plan.world_size)
                 send(node, requests.TellRanks(attempt=attempt, number=number, news=signed))
             case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
                 send(node, requests.Stop(attempt=attempt, at_once=at_once))

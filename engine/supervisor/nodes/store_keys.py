@@ -50,16 +50,17 @@ class StoreKeys:
                 return ""
         return self._secrets[attempt]
 
-    def signed(self, attempt: int, number: int, news: RankNews) -> RankNews | tuple[str, int, str]:
+    def signed(self, attempt: int, number: int, news: RankNews, ranks: int) -> tuple[str | int, ...]:
         """Signs news for the ranks.
 
         Args:
             attempt: to whose ranks it goes.
             number: Number of the news in this attempt.
             news: a word and a generation.
+            ranks: how many listen. It is not taken from the store, where anybody could change it.
         """
         secret = self.of(attempt)
-        return (*news, signature(secret, number, news)) if secret else news
+        return (*news, ranks, signature(secret, number, news)) if secret else (*news, ranks)
 
 
 def signature(secret: str, number: int, news: RankNews) -> str:

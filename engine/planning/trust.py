@@ -1,0 +1,146 @@
+"""Decides what may start for a profile, and remembers what the user has launched or trusted.
+
+A profile can name programs, and a folder may come from anyone. A profile passes if it is shipped, or lies in a folder into which only the
+user can write, or was launched or trusted as it is now. The other profiles start nothing. For those that pass, nothing in the current folder
+runs before a launch from there, or until the user trusts it.
+
+What is remembered is a digest of the profile's path, content, folder and owners, and of what it names in its folder: hostfile, Python and
+words of commands. The code inside an environment and the modules of a script are not covered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Launch, Layout, Profile
+from engine.gate import CLOSED, LAUNCHED, Permit, inside
+from engine.linux.files import open_regular, read_file
+from engine.planning.profile_paths import other_project, with_absolute_paths
+from engine.planning.training_python import pythons_beside
+from engine.runs.paths import private_folder, state_folder
+
+FOREIGN = ("here", "shared", "file", "command")
+"""Sources of profiles that somebody else may have written."""
+
+MOST = 1 << 22
+"""Bytes that are read of what is remembered: 60,000 profiles."""
+
+LARGEST = 1 << 26
+"""Bytes of a file that a profile names and whose content is read: an interpreter has 30 MB."""
+
+
+def permit_of(entry: ProfileEntry | None) -> Permit:
+    """What may start for a profile; None: for one that the user types. Reads files."""
+    if entry is not None and entry.profile is None:
+        return CLOSED
+    if entry is not None and _digest(entry) in _remembered():
+        return LAUNCHED
+    if entry is not None and entry.source in FOREIGN:
+        return CLOSED
+    return Permit(may_start=True, closed=_closed_folder(entry))
+
+
+def of_launch(profile: Profile) -> ProfileEntry:
+    """A profile that is launched, without a file. Its run is launched again as the same."""
+    return ProfileEntry(name=profile.name, path=Path(), source="run", profile=profile, error=None)
+
+
+def trust(entry: ProfileEntry) -> Permit:
+    """Remembers a profile as it is now. If that fails, the user is asked again next time."""
+    digest = _digest(entry)
+    if digest not in _remembered():
+        with contextlib.suppress(OSError, RankdeckError):
+            private_folder(state_folder())
+            with open(open_regular(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", buffering=0) as file:
+                file.write(f"{digest}\n".encode())
+    return LAUNCHED
+
+
+def admit(permit: Permit, plan: LaunchPlan, *, code: bool) -> None:
+    """Raises NotTrustedError unless everything may run that a probe or a warm start of a plan runs.
+
+    Args:
+        permit: that of the profile.
+        plan: its plan.
+        code: modules are looked up as ranks do it, in the folder of the script too.
+    """
+    words = [plan.node_python, *_words(plan.launch, plan.layout, plan.env), *plan.preload]
+    if code and plan.program.kind != "recipe":
+        words += [plan.workdir, *([plan.program.target] if plan.program.kind == "script" else [])]
+    permit.admit(*words)
+
+
+def _words(launch: Launch, layout: Layout, env: Mapping[str, str]) -> list[str]:
+    """Everything that decides which programs run before a launch."""
+    return [*launch.wrap, launch.python or "", launch.setup, *layout.ssh_options, *env.values()]
+
+
+def _folder(entry: ProfileEntry | None) -> str:
+    """The folder to which paths in a profile are relative."""
+    return os.path.realpath((entry and other_project(entry.path)) or os.getcwd())
+
+
+def _closed_folder(entry: ProfileEntry | None) -> str:
+    """The folder in which nothing may run for the user's own profile. The root and the home folder are not a stranger's."""
+    folder = _folder(entry)
+    return "" if folder in (os.sep, os.path.realpath(os.path.expanduser("~"))) else folder
+
+
+def _file() -> Path:
+    return state_folder() / "trusted"
+
+
+def _remembered() -> list[str]:
+    try:
+        return read_file(_file(), MOST).decode("ascii", "replace").split()
+    except OSError:
+        return []
+
+
+def _digest(entry: ProfileEntry) -> str:
+    assert entry.profile is not None
+    folder = _folder(entry)
+    profile = with_absolute_paths(entry.profile, Path(folder))
+    pythons = map(str, pythons_beside(profile, profile.launch.workdir))
+    env = {**profile.backend.env, **profile.env}
+    words = [*pythons, profile.layout.hostfile or "", *_words(profile.launch, profile.layout, env)]
+    path = "" if entry.path == Path() else os.path.realpath(entry.path)
+    seen = [path, folder, _owner(path), _owner(folder), profile]
+    seen += [(name, os.path.realpath(name), _content(name)) for name in inside(folder, words)]
+    return hashlib.sha256(msgspec.json.encode(seen, enc_hook=str)).hexdigest()
+
+
+def _owner(path: str) -> int:
+    try:
+        return os.stat(path).st_uid if path else -1
+    except OSError:
+        return -1
+
+
+def _content(path: str) -> str:
+    """The digest of a file; empty: it is none."""
+    try:
+        found = os.stat(path)
+        return _read(path, found.st_ino, found.st_size, found.st_ctime_ns) if stat.S_ISREG(found.st_mode) else ""
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _read(path: str, inode: int, size: int, changed: int) -> str:
+    """The digest of a file's content; the arguments differ once it has changed. One that is too large is known by its last change."""
+    if size > LARGEST:
+        return f"{inode} {size} {changed}"
+    with open(open_regular(os.path.realpath(path)), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

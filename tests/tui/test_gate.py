@@ -1,0 +1,56 @@
+"""The app in a stranger's folder starts nothing, wherever the cursor rests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.client.engine import LocalEngine
+from tests.hostile import hostile_folder, nothing_starts, write_hostile
+from tests.tui.seen import until_gone, until_seen
+from tui.app import RankdeckApp
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "a-setup": {"launch": {"setup": "./evil"}},
+    "b-proxy": {"layout": {"nodes": "a,b", "ssh_options": ["-oProxyCommand=./evil"]}},
+    "c-wrap": {"launch": {"wrap": ["./wrap.sh"]}},
+    "d-venv": {"env": {"LD_PRELOAD": "./evil", "PYTHONPATH": "."}},
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "mpi"])
+async def test_opening_resting_editing_and_checking_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+):
+    work = tmp_path / "work"
+    work.mkdir()
+    folder = hostile_folder(work)
+    for name, data in PROFILES.items():
+        write_hostile(
+            folder, name, {"schema": 1, "backend": {"name": backend}, "recipe": {"script": "train.py"}, **data}
+        )
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    app = RankdeckApp(LocalEngine())
+    with nothing_starts() as started:
+        async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+            for number, name in enumerate(PROFILES):
+                await pilot.press(*["down"] * min(number, 1))
+                await until_seen(pilot, f"Plan: {name} (here)", "T trusts it")
+                await pilot.press("c")
+                await until_seen(pilot, f"Trust {name}?")
+                await pilot.press("n")
+                await until_gone(pilot, f"Trust {name}?")
+                await pilot.press("q")
+                await until_seen(pilot, f"Plan: {name} (here)")
+                await pilot.press("e")
+                await until_seen(pilot, "not looked up:", "Edit")
+                await pilot.press("down", "escape")
+                await until_seen(pilot, f"Plan: {name} (here)")
+    assert started == []
+    assert not (work / "ran").exists()
