@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from engine.core.errors import NotTrustedError
 
 NOT_LOOKED_UP = "not looked up: this folder is not trusted"
-"""Said of a plan for which nothing was started. What trusts it follows."""
+"""Said of a plan for which nothing was started. The key or command that trusts it follows."""
 
 _PIECE = re.compile(r"[^\s;|&()<>{}'\"`=,:]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What may start for one profile.
+    """The permit of one profile: the processes and connections that may start for it.
 
     Attributes:
         may_start: False: nothing at all.

@@ -111,7 +111,7 @@ class EngineClient(Protocol):
         """The values of `backend.name`."""
 
     def permit(self, entry: ProfileEntry | None) -> Permit:
-        """What may start for a profile; None: for one that the user types. `preview` and others want it."""
+        """The permit of a profile; None: of one that the user types. `preview` and others want it."""
         ...
 
     def trust(self, entry: ProfileEntry) -> Permit:

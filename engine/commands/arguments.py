@@ -170,12 +170,12 @@ def read_given(word: str, overrides: tuple[str, ...] = ()) -> Given:
 
 
 def permit_to_look(given: Given, *, trusts: bool) -> Permit:
-    """What a command that only looks may start; it never asks. `trusts`: the user has said --trust."""
+    """The permit of a command that only looks; it never asks. `trusts`: the user has said --trust."""
     return trust(given.entry) if trusts else permit_of(given.entry)
 
 
 def permit_to_run(given: Given, *, trusts: bool, by_path: bool = True) -> Permit:
-    """What a command may start that runs programs of a profile. Asks, if the profile is not the user's own and not trusted yet.
+    """The permit of a command that runs programs of a profile. Asks, if the profile is not the user's own and not trusted yet.
 
     Args:
         given: the profile.

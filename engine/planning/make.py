@@ -181,7 +181,7 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
 
 
 def _not_looked_up(profile: Profile, permit: Permit) -> LaunchPlan:
-    """The plan on the first backend that the profile allows. What only a program could tell is left open: nodes, ranks of nodes, the MPI."""
+    """The plan on the first backend that the profile allows. Facts that need a program are left open: nodes, ranks of nodes, the MPI."""
     name = AUTOMATIC[-1] if profile.backend.name == AUTO else profile.backend.name
     layout, absolute = profile.layout, with_absolute_paths(profile)
     try:

@@ -4,8 +4,8 @@ A profile can name programs, and a folder may come from anyone. A profile passes
 user can write, or was launched or trusted as it is now. The other profiles start nothing. For those that pass, nothing in the current folder
 runs before a launch from there, or until the user trusts it.
 
-What is remembered is a digest of the profile's path, content, folder and owners, and of what it names in its folder: hostfile, Python and
-words of commands. The code inside an environment and the modules of a script are not covered.
+Rankdeck remembers a digest of the profile's path, content, folder and owners, and of the files that it names in its folder: hostfile, Python
+and words of commands. The code inside an environment and the modules of a script are not covered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LARGEST = 1 << 26
 
 
 def permit_of(entry: ProfileEntry | None) -> Permit:
-    """What may start for a profile; None: for one that the user types. Reads files."""
+    """The permit of a profile; None: of one that the user types. Reads files."""
     if entry is not None and entry.profile is None:
         return CLOSED
     if entry is not None and _digest(entry) in _remembered():

@@ -26,6 +26,12 @@ SUPERVISOR = 1 << 22
 NEXT = "import os, sys\nopen(os.path.join(sys.argv[2], 'started'), 'a').write('.')\nprint('ready')\n"
 
 
+@pytest.fixture(autouse=True)
+def without_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process keeps its own title."""
+    monkeypatch.setattr(guard_process, "show_title", lambda *_: None)
+
+
 @pytest.mark.parametrize(("newest", "starts"), [("this", True), ("another", False), ("none", False)])
 def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(tmp_path: Path, newest: str, starts: bool) -> None:
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"

@@ -32,6 +32,6 @@ def programs_of(profile: Profile) -> dict[str, str]:
 
 
 def trust_detail(profile: Profile, path: str) -> str:
-    """What a yes means. `path`: the file of the profile."""
+    """The meaning of a yes. `path`: the file of the profile."""
     lines = [f"{path} is a profile that other people may have written and that you have not launched yet. It names:"]
     return "\n".join([*lines, *(f"{key}  {value}" for key, value in programs_of(profile).items()), "", NOT_COVERED])
