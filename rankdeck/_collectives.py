@@ -124,7 +124,7 @@ def _of_operations(operations: Any, name: str, description: str) -> Iterator[Ent
         yield {**common, "collective_seq_id": number, "profiling_name": "", "retired": True, "time_created_ns": 0}
     for one in works:
         number += not one.is_transfer
-        created = now - int((clock - one.deadline + one.timeout) * 1e9)
+        created = now - int((clock - one.deadline + one.seconds) * 1e9)
         yield {
             **common,
             "collective_seq_id": number,
