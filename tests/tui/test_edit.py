@@ -176,7 +176,8 @@ def test_a_new_name_is_one_that_nothing_has(taken: set[str], free: str):
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    monkeypatch.chdir(tmp_path)  # where no Python files lie
     return FakeEngine(tmp_path)
 
 

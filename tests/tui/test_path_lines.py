@@ -61,7 +61,7 @@ async def test_a_script_that_is_chosen_takes_the_place_of_a_recipe(folder: Path)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "quickstart")
         await pilot.press("n")
-        await until_seen(pilot, "New: my-run")
+        await until_seen(pilot, "New: b--c")
         await pilot.press("f7")
         await until_seen(pilot, "part of the name of a script", "src/eval.py")
         await pilot.press(*"eval", "enter")
