@@ -317,7 +317,7 @@ def main() -> None:
 
 def serve_commands(wire: socket.socket) -> Request | None:
     """Serves as the server of commands or, in another process, of supervisors. Returns as `serve`."""
-    from engine.client import starting
+    from engine.client import early, starting
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -326,6 +326,7 @@ def serve_commands(wire: socket.socket) -> Request | None:
         return serve_supervisors(theirs, WarmServer())
     theirs.close()
     starting.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
+    early.start_early = lambda: None  # such a supervisor is executed
     return serve(wire)
 
 

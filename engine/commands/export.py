@@ -110,7 +110,7 @@ class _Export:
                 state = message.run.state if message.run is not None else state
                 if isinstance(message, Snapshot):  # the first, or one of another supervisor, or of the end
                     values = values_of(message.series)
-                    self._add(one for one in values if one.time > self._told.get((one.rank, one.metric), 0.0))
+                    self._add([one for one in values if one.time > self._told.get((one.rank, one.metric), 0.0)])
                 else:
                     self._add(
                         Value(one.rank, one.key, one.at, one.step, *(one.value,) * 3, 1) for one in message.points

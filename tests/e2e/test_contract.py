@@ -347,5 +347,5 @@ def test_what_plan_shows_is_what_runs(rankdeck, write_script, write_profile, dum
 
 def test_plan_starts_nothing_and_writes_nothing(rankdeck, write_script, write_profile):
     assert rankdeck("plan", write_profile(write_script("hello.py", "print('hello')"))).returncode == 0
-    assert not rankdeck.home.exists()
+    assert [path.name for path in rankdeck.home.iterdir()] == ["trusted"], "the fixture trusts the profile"
     assert rankdeck.processes() == []

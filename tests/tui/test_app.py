@@ -24,7 +24,8 @@ from tui.theme import NoColours
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    monkeypatch.chdir(tmp_path)  # where no Python files lie
     return FakeEngine(tmp_path)
 
 
