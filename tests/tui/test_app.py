@@ -192,7 +192,7 @@ def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     names = "editor notices notices.notify protocols".split()
-    assert done.stdout.strip() == str(["engine.client", *(f"engine.client.{name}" for name in names)])
+    assert done.stdout.strip() == str(["engine.client", *(f"engine.client.{name}" for name in names), "engine.gate"])
 
 
 async def test_home_is_below_every_other_screen(engine: FakeEngine):
@@ -255,6 +255,7 @@ def test_without_colours_only_what_stands_out_from_the_background_is_reversed():
 
 
 async def test_ctrl_z_suspends_and_is_no_letter_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where no Python files lie
     suspended = []
     monkeypatch.setattr(RankdeckApp, "action_suspend_process", lambda app: suspended.append(app.screen))
     app = RankdeckApp(FakeEngine(tmp_path))
