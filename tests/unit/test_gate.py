@@ -40,6 +40,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return profiles
 
 
+def put_on_path(program: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a program on PATH, after the folder that is the current one."""
+    program.parent.mkdir()
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f".:{program.parent}:{os.environ['PATH']}")
+
+
 @pytest.mark.slow
 def test_every_key_of_a_strangers_profile_is_looked_at_without_a_start(folder: Path):
     """Opens, lists, plans, checks and prewarms, with all values on all backends and nodes."""
@@ -124,7 +132,8 @@ def test_a_command_of_another_launcher_is_imported_without_a_start(folder: Path)
     assert started == [], result.output
 
 
-def test_trust_that_is_given_once_lets_a_plan_ask(folder: Path):
+def test_trust_that_is_given_once_lets_a_plan_ask(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put_on_path(tmp_path / "bin/squeue", "#!/bin/sh\n", monkeypatch)
     write_hostile(folder, "theirs", {"schema": 1, "recipe": {"script": "train.py"}, **WORST["slurm"]})
     assert said("plan", "theirs", "--trust")[1] != []
     assert said("plan", "theirs")[1] != []
@@ -136,12 +145,9 @@ def test_nothing_of_a_strangers_folder_runs_for_the_users_own_profile(
     folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """What is the user's own choice, such as an mpirun on PATH, is asked as ever."""
-    own, mpirun = tmp_path / "home/profiles", tmp_path / "bin/mpirun"
+    own = tmp_path / "home/profiles"
     own.mkdir(parents=True, mode=0o700)
-    mpirun.parent.mkdir()
-    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.8'\n")
-    mpirun.chmod(0o755)
-    monkeypatch.setenv("PATH", f".:{mpirun.parent}:{os.environ['PATH']}")
+    put_on_path(tmp_path / "bin/mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.8'\n", monkeypatch)
     text = toml_text({"schema": 1, "name": "mine", "recipe": {"script": "train.py"}, **WORST[name]})
     (own / "mine.toml").write_text(text)
     assert NOT_LOOKED_UP in CliRunner().invoke(cli, ["plan", "mine"]).stdout
