@@ -67,7 +67,7 @@ REQUEST_TIME = 5.0
 """Seconds in which a process that has connected sends its request."""
 
 MOST_LOST = 8
-"""Runs whose template was killed, and whose ranks are reaped here."""
+"""Most runs whose template was killed and whose ranks are reaped here."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that supervisors or their shells may ignore; ranks must not."""
@@ -147,7 +147,7 @@ class UserTemplate:
         """Such descriptors of templates that were killed."""
         self._kept: list[str] = []
         self._later: list[str] = []
-        """Modules of the profile that are imported here, and others."""
+        """Modules of the profile: those imported here, and those that each template of a run imports."""
         self._idle_at = time.monotonic() + terms["linger"]
         self._has_run = False
         beside = os.path.dirname(library)
@@ -281,7 +281,7 @@ class UserTemplate:
             return "a longer mark"
         imported = START_FILES.union(name.partition(".")[0] for name in sys.modules) - {"rankdeck", "__main__"}
         for folder in others:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with contextlib.suppress(OSError):  # Python also passes over a folder that it can't read
                 if found := sorted(imported.intersection(name.partition(".")[0] for name in os.listdir(folder))):
                     return f"{found[0]} in {folder}"
         return ""

@@ -187,6 +187,13 @@ def test_a_module_of_the_profile_that_is_not_installed_is_imported_for_each_run(
     assert len(lab.templates()) == 1
 
 
+def test_a_folder_of_the_path_that_can_not_be_read_does_not_end_it(lab, work):
+    (work / "loop").symlink_to("loop")
+    for _ in range(2):
+        assert lab.finish(lab.launch(env={"MORE_PATH": str(work / "loop")})) == 0
+    lab.ready()
+
+
 def test_limits_umask_and_cores_are_those_of_the_shell(lab, rankdeck, write_script, work):
     assert lab.finish(lab.launch()) == 0
     (template,) = lab.templates()
