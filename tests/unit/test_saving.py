@@ -65,6 +65,16 @@ def test_an_open_file_that_grows(rank: Rank, name: str, counts: bool, monkeypatc
         assert bool(watch.goes_on([rank])) is counts
 
 
+def test_a_file_that_is_open_for_reading_is_no_save(rank: Rank) -> None:
+    Path("shard_1.tar").write_bytes(b"x")
+    with open("shard_1.tar", "rb"):
+        assert Saving([rank]).goes_on([rank]) == []
+
+
+def test_a_rank_that_starts_after_the_signal_is_looked_at_too(rank: Rank) -> None:
+    assert Saving([]).goes_on([rank]) == [rank]
+
+
 def test_a_program_that_handles_sigterm_has_time_to_begin(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)

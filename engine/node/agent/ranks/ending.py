@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from engine.linux.processes import is_exiting, process_status
+from engine.linux.processes import all_children, is_exiting, process_status
 from engine.node.agent.ranks.saving import Saving, request_stop
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
@@ -19,8 +19,7 @@ SAVING_LOOK = 0.5
 """Seconds between two looks at what ranks save."""
 
 EXIT_NOTE_TIME = 2.0
-"""Seconds in which a note may come of how a rank ended that is no child of this process, once its parent has reaped it: the note is
-written before. Until then it may take longer on a busy machine."""
+"""Seconds to wait for the note about the end of an adopted rank, after its parent has reaped it. The parent writes the note before."""
 
 UNREAPED_TIME = 60.0
 """Seconds that the parent of a rank may take to reap it and to write the note."""
@@ -70,8 +69,7 @@ class Ending:
             self.start_ladder(at_once=message["at_once"])
 
     def start_ladder(self, *, at_once: bool) -> None:
-        """Begins the stop ladder, which goes on by itself; one that is being walked is not begun again, but cut short. `at_once`: SIGKILL
-        is the only step."""
+        """Begins the stop ladder. A ladder that is being walked goes on. `at_once`: it is cut short, and SIGKILL is the only step."""
         self._state.stopped = self._state.attempt
         self._on_stop()
         if self._deadline is not None and not at_once:
@@ -93,8 +91,8 @@ class Ending:
         self._deadline = None
 
     def walk_ladder(self) -> None:
-        """Takes the next step of the ladder for every rank that ran when it began, if it is time; a stopped process must run to die of a
-        signal."""
+        """If it is time, takes the next step for every rank that ran when the ladder began. Continues stopped ranks: only a running process
+        dies of SIGTERM."""
         if self._deadline is None:
             return
         alive = [rank for rank in self._state.running() if rank.generation <= self._newest]
@@ -120,10 +118,11 @@ class Ending:
             return
         name, seconds = self._steps.pop(0)
         self._deadline = now + seconds
+        children = all_children() if name == REQUEST else {}
         for rank in alive:
             rank.told_to_stop = rank.told_to_stop or not is_exiting(rank.pid)
             if name == REQUEST:
-                request_stop(rank)
+                request_stop(rank, children)
             else:
                 rank.signal(getattr(signal, name))
             rank.signal(signal.SIGCONT)
@@ -169,7 +168,7 @@ class Ending:
         return True
 
     def _patience(self, rank: Rank) -> float:
-        """For how many seconds a note of how a rank has ended may still come."""
+        """Seconds in which the note about the end of a rank may still come."""
         found = process_status(rank.pid)
         if found is not None and found[0] == rank.start:
             rank.parent = found[2]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import stat
 from time import monotonic
 
 from engine.linux.processes import all_children, below, catches, kill_quietly
@@ -35,14 +36,13 @@ ABOUT_SAVING = re.compile(
 """In output: a save begins if the first group is there; else it is over."""
 
 
-def request_stop(rank: Rank) -> None:
+def request_stop(rank: Rank, children: dict[int, list[int]]) -> None:
     """Sends the signal that the rank's program understands: SIGTERM if it has a handler for it, else SIGINT.
 
     SIGTERM reaches the program alone: a wrapper without a handler would end first, and its rank with it; workers that load data would
     disturb the save. SIGINT also reaches the wrappers above the program, because a shell continues with its next command otherwise; the
-    whole process group, if it is not known which process is the program.
+    whole process group, if it is not known which process is the program. `children`: of every process.
     """
-    children = all_children()
     members = [rank.pid, *below(rank.pid, children, set())]
     program = next((pid for number in (STACKS_SIGNAL, signal.SIGTERM) for pid in members if catches(pid, number)), None)
     if program is None:
@@ -91,7 +91,8 @@ class Saving:
                     path = f"/proc/{pid}/fd/{name}"
                     with contextlib.suppress(OSError):
                         place = "/".join(os.readlink(path).split("/")[-2:])
-                        if CHECKPOINT.search(place) and not place.endswith(LOGS):
+                        is_checkpoint = CHECKPOINT.search(place) and not place.endswith(LOGS)
+                        if is_checkpoint and os.lstat(path).st_mode & stat.S_IWUSR:  # data is open for reading only
                             status = os.stat(path)
                             key = (status.st_dev, status.st_ino)
                             has_grown = has_grown or status.st_size > self._sizes.get(key, 0)
@@ -102,7 +103,7 @@ class Saving:
         """Whether it is in the phase `save`, or its newest words about a checkpoint are that it saves one."""
         texts = []
         for stream, path in enumerate(rank.files):
-            begin = max(self._written[rank.number, stream], file_size(path) - NEWEST)
+            begin = max(self._written.get((rank.number, stream), 0), file_size(path) - NEWEST)
             texts.append(read_from(path, begin, NEWEST))
         if '"phase":"sav' in texts[2].rstrip("\n").rpartition("\n")[2]:
             return True
