@@ -25,24 +25,25 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
 
 
-def process_status(pid: int) -> tuple[int, str, int] | None:
-    """Returns (start time, state letter, parent) of a process, or None. The start time distinguishes processes with the same number."""
+def stat_fields(pid: int) -> list[bytes]:
+    """Returns the fields of `/proc/PID/stat` from the third on, the state; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    return int(fields[19]), fields[0].decode(), int(fields[1])
+        return []
+
+
+def process_status(pid: int) -> tuple[int, str, int] | None:
+    """Returns (start time, state letter, parent) of a process, or None. The start time distinguishes processes with the same number."""
+    fields = stat_fields(pid)
+    return (int(fields[19]), fields[0].decode(), int(fields[1])) if fields else None
 
 
 def is_exiting(pid: int) -> bool:
     """Whether a process is on its way out: its status is fixed, so a signal does not change it. It may not be reapable yet."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return True
-    return fields[0] in b"ZX" or bool(int(fields[6]) & PF_EXITING)
+    fields = stat_fields(pid)
+    return not fields or fields[0] in b"ZX" or bool(int(fields[6]) & PF_EXITING)
 
 
 def start_time(pid: int) -> int:

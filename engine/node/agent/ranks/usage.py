@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from engine.linux.processes import start_process
+from engine.linux.processes import start_process, stat_fields
 from engine.node.agent.ranks.jobs import environment_of
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
@@ -67,10 +67,8 @@ class Usage:
 
 def _status(pid: int) -> tuple[int, float, int] | None:
     """Start time, seconds of processor time and bytes of memory of a process; None: there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    fields = stat_fields(pid)
+    if not fields:
         return None
     return int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE
 
