@@ -39,7 +39,7 @@ MOST_WORDS = 4000
 
 
 def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socket:
-    """A connection to this run's agent, which is started where there is none.
+    """Returns a connection to this run's agent. Starts one if there is none.
 
     Args:
         folder: Folder of this run on this node.
@@ -86,7 +86,10 @@ def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socke
 
 
 def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> bool:
-    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone. Returns whether they are gone."""
+    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone. Returns whether they are gone.
+
+    Until the agent answers, the bridge looks every CONNECT_TIME whether a signal has stopped the agent.
+    """
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)

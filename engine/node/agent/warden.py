@@ -124,7 +124,6 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
     """Forks an agent. Returns its pid. `warden`: pid of this process. `again`: whether it replaces an agent that was killed."""
     pid = os.fork()
     if pid:
-        note_owners([warden, pid])
         return pid
     status = EXIT_FAILED
     try:
@@ -132,6 +131,7 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         show_role("agent")
+        note_owners([warden, os.getpid()])  # before its first answer, even if the warden gets no processor
         status = Agent(listener, warden, mark).run(again=again)
     except BaseException:  # noqa: BLE001 - the outermost frame of a process
         import traceback
