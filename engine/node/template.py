@@ -136,9 +136,9 @@ class Imports:
 
 
 def show_role(shown: str) -> str:
-    """Shows in `ps` that this process is the template, and of which run and node, unless it does. Returns these, from a file of the agent.
+    """Shows in `ps` that this process is the template of a run and node, which a file of the agent names. Returns their names.
 
-    `shown`: what it returned before.
+    `shown`: the result of the call before.
     """
     with contextlib.suppress(OSError), open("title") as file:
         about = file.read()

@@ -1,6 +1,6 @@
-"""The booted process: the first frame names the run, then it is the bridge to that run's agent, which it starts where there is none.
+"""The booted process. The first frame names the run. Then this process is the bridge to that run's agent, and starts one if there is none.
 
-It copies bytes both ways, and knows nothing of what they mean.
+It copies bytes both ways, and does not read them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
     while True:
         ready = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if deadline is not None and time.monotonic() > deadline:
-            deadline = None
+            deadline = time.monotonic() + CONNECT_TIME
             if end_stopped(folder):
                 return False
         for key, _ in ready:
@@ -170,7 +170,7 @@ def wait_until_gone(folder: str) -> bool:
 
 
 def boot() -> int:
-    """Connects stdin and stdout to the agent of a run, which is started where there is none.
+    """Connects stdin and stdout to the agent of a run. Starts one if there is none.
 
     Returns:
         The exit status: 0, EXIT_FAILED or EXIT_LINK_LOST.

@@ -122,7 +122,7 @@ def take_lock(folder: str) -> int | None:
 
 
 def note_title(title: str) -> bool:
-    """Writes down of which run and node the processes in this working directory are. Returns whether that has changed."""
+    """Notes the run and the node of the processes in this working directory. Returns whether they have changed."""
     if holds(TITLE, title):
         return False
     with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def note_title(title: str) -> bool:
 
 
 def show_role(role: str) -> None:
-    """Shows in `ps` what this process is, and of which run and node."""
+    """Shows in `ps` the role of this process, its run and its node."""
     show_title(role, read_title())
 
 

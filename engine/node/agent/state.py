@@ -27,7 +27,7 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
 
 UNKNOWN_LOOKS = 100
-"""Looks for unrecorded ranks, of which each ends what it finds: a template that dies may just have forked one that the first does not see."""
+"""Most looks for unrecorded ranks; each ends what it finds. A dying template may have forked one that the first look does not see."""
 
 
 class Rank:
@@ -47,7 +47,7 @@ class Rank:
         """Whether it was signalled to stop, before it was ending by itself."""
         self.reason = ""
         self.parent = 0
-        """Of its process, where that is adopted; 0: not seen yet."""
+        """Pid of the parent of an adopted rank; 0: not seen yet."""
         self.missing_since: float | None = None
         self.watched: list[int] = []
         with contextlib.suppress(OSError):  # if the folder was removed, sizes are unknown and the rank continues
