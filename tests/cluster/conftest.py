@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.namespaces import reason_to_skip
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, cluster_for
 from tests.conftest import GRACE, WriteProfile
 from tests.support import LIGHT
 
@@ -18,10 +17,7 @@ from tests.support import LIGHT
 @pytest.fixture(scope="session")
 def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, which lives as long as the tests of this worker do."""
-    if reason := reason_to_skip():
-        pytest.skip(reason)
-    with Cluster(tmp_path_factory.mktemp("cluster") / "c", count=4) as cluster:
-        yield cluster
+    yield from cluster_for(tmp_path_factory, 4)
 
 
 @pytest.fixture(autouse=True)

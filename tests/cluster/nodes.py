@@ -10,16 +10,19 @@ import itertools
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cluster.namespaces import PREFIX, free_network, ip, remove, remove_leftovers
+import pytest
+
+from tests.cluster.namespaces import PREFIX, free_network, ip, reason_to_skip, remove, remove_leftovers
 from tests.cluster.node import Node
 from tests.cluster.openssh import client_config, known_host, make_key
 from tests.support import PATIENCE, Process
 
-__all__ = ["Cluster", "Node"]
+__all__ = ["Cluster", "Node", "cluster_for"]
 
 LOGIN_HARDWARE_ADDRESS = "02:d5:00:00:00:fe"
 
@@ -146,3 +149,11 @@ def _allow_ipv6(interface: str) -> None:
     switch = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
     if switch.read_text().strip() != "0":
         switch.write_text("0")
+
+
+def cluster_for(factory: pytest.TempPathFactory, count: int) -> Iterator[Cluster]:
+    """A cluster as a fixture yields it. Skips where none can be made."""
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Cluster(factory.mktemp("cluster") / "c", count=count) as cluster:
+        yield cluster

@@ -189,6 +189,7 @@ def test_why_a_rank_failed_is_printed_with_its_traceback(rankdeck, write_script,
 @pytest.mark.parametrize(
     "words",
     [["lunch"], ["launch"], ["launch", "job", "--no-such"], ["launch", "no-such-profile"], ["launch", "./none.toml"],
+     ["launch", "smoke", "--set", "backend.name=glooo"], ["launch", "smoke", "--set", "layout.ranks_per_nod=4"],
      ["status"], ["status", "no-such-run"], ["kill", "-"], ["wait", "-", "--timeout", "soon"], ["completion", "tcsh"]],
     ids=" ".join,
 )  # fmt: skip

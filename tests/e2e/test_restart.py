@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
-import time
+import select
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support import COMMAND, PATIENCE, Deck, entries, is_alive, kill_hard,
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
+IN_CLOSE_WRITE = 8  # of inotify: a file that was open for writing is closed
 
 FAIL_ONCE = entries("e2e/restart", "fail_once")
 
@@ -252,8 +254,12 @@ def test_a_restart_waits_for_the_supervisor_that_has_just_ended_the_run(rankdeck
     wait_until(lambda: rankdeck.processes() == [])
     with (rankdeck.folder(run) / "supervisor.lock").open("rb+") as lock, ThreadPoolExecutor() as threads:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        kernel = ctypes.CDLL(None)
+        closed = kernel.inotify_init1(os.O_CLOEXEC)
+        kernel.inotify_add_watch(closed, os.fsencode(lock.name), IN_CLOSE_WRITE)
         asked = threads.submit(rankdeck, "restart", run)
-        time.sleep(1)  # until the command has found the lock, or it does not have to wait
+        assert select.select([closed], [], [], PATIENCE)[0], "the command looks at the lock"
+        os.close(closed)
         lock.close()
         done = asked.result(PATIENCE)
     assert done.returncode == 0, done.stderr

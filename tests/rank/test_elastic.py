@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import linecache
 import queue
 import socket
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -153,6 +153,12 @@ def is_collective(frame: FrameType | None) -> bool:
     return frame is not None and _replacement.is_collective(frame)
 
 
+def is_at_a_lock(frame: FrameType | None) -> bool:
+    """Whether a thread waits as everything of Python does. Fails if it looks like a collective, there or on the way."""
+    assert not is_collective(frame), frame
+    return frame is not None and ".acquire(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
 def test_a_main_thread_that_waits_for_its_own_threads_is_not_stuck_in_a_collective() -> None:
     """As for batches of a data loader, or for the result of a checkpoint that is written in the background."""
     over, lock = threading.Event(), threading.Lock()
@@ -174,9 +180,7 @@ def test_a_main_thread_that_waits_for_its_own_threads_is_not_stuck_in_a_collecti
 
     for wait in (wait_for_a_batch, wait_for_a_result, wait_for_an_event, wait_for_a_lock):
         frame = frame_of(wait)
-        for _ in range(20):  # whether it waits already or not
-            assert not is_collective(frame()), wait.__name__
-            time.sleep(0.01)
+        wait_until(lambda frame=frame: is_at_a_lock(frame()), what=wait.__name__)  # type: ignore[misc]
     batches.put(1)
     result.set_result(1)
     over.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +40,17 @@ class Nodes:
         return NodeFacts(name=node, cores=4, gpus=self.gpus.get(node, 0), python=sys.executable)
 
     def facts_of(
-        self,
-        plan: LaunchPlan,
-        nodes: Sequence[PlannedNode],
-        permit: Permit,
-        *,
-        needed: Collection[str],
-        with_torch: bool,
-        program: str,
+        self, plan: LaunchPlan, nodes: Sequence[PlannedNode], permit: Permit, **asked: Any
     ) -> tuple[NodeFacts, ...]:
         self.asked += [node.name for node in nodes]
         if self.trouble is not None:
-            if needed:
+            if asked["needed"]:
                 raise self.trouble
             return ()
-        cuda = self.torch_cuda if with_torch else None
+        cuda = self.torch_cuda if asked["with_torch"] else None
         return tuple(
             NodeFacts(name=node.name, cores=4, gpus=self.gpus.get(node.name, 0), python=plan.python, torch="2.13.0",
-                      torch_cuda=cuda, output=self.said.get(node.name, FOUND) if program else None)
+                      torch_cuda=cuda, output=self.said.get(node.name, FOUND) if asked["program"] else None)
             for node in nodes
         )  # fmt: skip
 

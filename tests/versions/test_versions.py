@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.namespaces import reason_to_skip
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, cluster_for
 from tests.installing import UnavailableError
 from tests.support import DEADLINE, toml_text, wait_until
 from tests.versions.environments import MATRIX, Versions, environment, find_python
@@ -128,10 +127,7 @@ def test_groups_end_and_values_are_set_once(python: str) -> None:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes that are reached by ssh. Their ranks have the environment; rankdeck has its own."""
-    if reason := reason_to_skip():
-        pytest.skip(reason)
-    with Cluster(tmp_path_factory.mktemp("cluster") / "c", count=2) as cluster:
-        yield cluster
+    yield from cluster_for(tmp_path_factory, 2)
 
 
 @pytest.fixture
