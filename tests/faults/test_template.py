@@ -103,8 +103,9 @@ def test_how_a_rank_ended_is_known_although_agent_warden_and_template_were_kille
 ):
     run = launch(*["3"] if status else [], launch={"on_failure": "hold"})
     ranks, agent = started(rankdeck, run), rankdeck.agent(run)
-    kill_hard(parent_of(agent))
-    kill_hard(agent)
+    template = parent_of(ranks[0])
+    for pid in (parent_of(agent), agent, template):
+        kill_hard(pid)
     wait_until(lambda: rankdeck.agent(run) != agent)
     assert all(is_alive(pid) for pid in ranks)
     (work / "finish").touch()
