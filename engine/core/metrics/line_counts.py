@@ -35,6 +35,18 @@ class LineCounts:
         first = next((field.begin for field in self.fields if self._is_metric(field)), begin)
         self.held_out = bool(P.held_out_start.match(self.text) or P.held_out_part.search(self.text, 0, first))
 
+    @property
+    def counter(self) -> str:
+        """See `Format.counter`."""
+        if self.step is None:
+            return ""
+        return f"held out:{self.kind}:{self.counted}" if self.held_out else f"{self.kind}:{self.counted}"
+
+    @property
+    def shown_title(self) -> str:
+        """See `Format.title`."""
+        return self.title or ("validation" if self.held_out else "")
+
     def _is_metric(self, field: Field) -> bool:
         return bool(field.name) and meaning_of(field.name, "", self.names).role not in (
             "step",

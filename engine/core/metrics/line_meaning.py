@@ -1,5 +1,5 @@
-"""Decides what the fields of a line mean: what counts steps, what is the epoch, which numbers are metrics. The result is a `Format`,
-which holds places of numbers instead of values: it is the same for all lines that differ in digits only."""
+"""Gives the fields of a line their meaning: one counts steps, one is the epoch, others are metrics. The result is a `Format`. It holds
+the places of numbers instead of their values, so all lines that differ only in digits share one."""
 
 import re
 from itertools import pairwise
@@ -56,33 +56,32 @@ class Format(NamedTuple):
         return bool(self.title) and not self.kind and self.epoch is not None
 
 
-class _Reading(LineCounts):
-    def __init__(self, line: Fields, names: Names) -> None:
-        super().__init__(line, names)
+class _Metrics:
+    """Reads the metrics of a line whose counts are known."""
+
+    def __init__(self, line: LineCounts, *, is_summary: bool) -> None:
+        self.line = line
         self.values: dict[str, Value] = {}
         self.part: Value | None = None
         self.part_name, self.doubt = "", ""
         self.total_name = False  # whether the loss of the run was named on this line
-        self.is_summary = "runtime" in self.lower or P.summary.match(self.text) is not None
-        self.held_out_spans = [found.span() for found in P.held_out_object.finditer(self.text)]
+        self.is_summary = is_summary or "runtime" in line.lower or P.summary.match(line.text) is not None
+        self.held_out = line.held_out  # whether the number being read is of held-out data
+        self.held_out_spans = [found.span() for found in P.held_out_object.finditer(line.text)]
         self.is_known = False  # a metric or a count was found that makes the line a report
 
-    # --- metrics -------------------------------------------------------------------------------------------------------
-
-    def take_values(self) -> None:
+    def take(self) -> None:
         """Reads the metrics, in order; of several values of a key the first counts."""
-        for field in self.fields:
-            if field.number in self.used or (field.total is not None and not rate_of_unit(field.unit)):
+        for field in self.line.fields:
+            if field.number in self.line.used or (field.total is not None and not rate_of_unit(field.unit)):
                 continue
             if field.total is not None:
                 self._add("rate", rate_of_unit(field.unit)[0], field.total, rate_of_unit(field.unit)[1])  # type: ignore[index]
                 continue
-            name = self.renamed.get(field.number, field.name)
-            meaning = meaning_of(name, field.unit, self.names) if name else Meaning("none", "")
-            before = self.held_out
-            self.held_out = before or any(begin < field.begin < end for begin, end in self.held_out_spans)
+            name = self.line.renamed.get(field.number, field.name)
+            meaning = meaning_of(name, field.unit, self.line.names) if name else Meaning("none", "")
+            self.held_out = self.line.held_out or any(begin < field.begin < end for begin, end in self.held_out_spans)
             self._take_value(field, meaning, name)
-            self.held_out = before
 
     def _is_total(self, name: str) -> bool:
         """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""
@@ -95,13 +94,13 @@ class _Reading(LineCounts):
         place = field.number
         if (
             role in ("loss", "val_loss", "part", "known", "other")
-            and P.doubtful.match(self.numbers.texts[place]) is not None
-            and not P.point.search(self.text)
+            and P.doubtful.match(self.line.numbers.texts[place]) is not None
+            and not P.point.search(self.line.text)
         ):
-            text = self.numbers.texts[place]
+            text = self.line.numbers.texts[place]
             self.doubt = f"{text} may be {text.replace(',', '')} or {text.replace(',', '.')}"
             return
-        if rate := rate_of_unit("it/s" if field.unit == "/s" and self.kind == "bar" else field.unit):
+        if rate := rate_of_unit("it/s" if field.unit == "/s" and self.line.kind == "bar" else field.unit):
             if role not in ("loss", "val_loss", "lr") and not (
                 self.held_out
                 or is_size(field.unit)
@@ -149,19 +148,19 @@ class _Reading(LineCounts):
 
     def _multiple(self, field: Field) -> float:
         """1e6 of `1.05M`; `3m` are minutes."""
-        is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
+        is_large = field.unit in ("k", "m", "g") and self.line.text[field.end - 1] in "kKMG"
         return MULTIPLES[field.unit] if is_large else 1.0
 
     def _looks_measured(self, field: Field) -> bool:
-        text = self.numbers.texts[field.number]
+        text = self.line.numbers.texts[field.number]
         return "." in text or "e" in text or not text[-1:].isdigit()
 
     def _is_pace(self, field: Field) -> bool:
         """Whether `time` is that of a step, and not of the whole run."""
-        if self.step is None or self.held_out or P.of_many.search(field.name):
+        if self.line.step is None or self.held_out or P.of_many.search(field.name):
             return False
-        is_averaged = P.averaged.match(self.text, field.end) is not None
-        return field.unit == "ms" or is_averaged or " eta" in self.lower or "data" in self.lower
+        is_averaged = P.averaged.match(self.line.text, field.end) is not None
+        return field.unit == "ms" or is_averaged or " eta" in self.line.lower or "data" in self.line.lower
 
     def _add_pace(self, place: int, seconds: float) -> None:
         if not self.held_out and "it/s" not in self.values:
@@ -176,66 +175,57 @@ class _Reading(LineCounts):
             and not key.lower().startswith(tuple(W.held_out))
         ):
             key = f"val_{key}"
-        if key and key not in self.values and not self.names.ignores(key):
+        if key and key not in self.values and not self.line.names.ignores(key):
             self.values[key] = Value(key, place, factor)
             self.is_known = self.is_known or role != "other"
 
-    # --- result --------------------------------------------------------------------------------------------------------
-
     def result(self) -> Format | None:
         """The format; None: the line reports nothing."""
-        if self.is_aside and not self.held_out:
+        line = self.line
+        if line.is_aside and not line.held_out:
             return Format(
-                step=self.step,
-                steps=self.steps,
-                kind=self.kind,
-                counter=self._counter(),
-                title=self._shown(),
+                step=line.step,
+                steps=line.steps,
+                kind=line.kind,
+                counter=line.counter,
+                title=line.shown_title,
                 is_aside=True,
             )
-        counts = self.step is not None or self.epoch is not None
-        if self.part is not None and "loss" not in self.values and counts and not self.names.loss:
+        counts = line.step is not None or line.epoch is not None
+        if self.part is not None and "loss" not in self.values and counts and not line.names.loss:
             self.values = {"loss": self.part, **self.values}
             self.is_known = True
         else:
             self.part_name = ""
-        if not (self.is_known or (counts and self.step is not None)):
-            if self.epoch is None and self.steps is None and self.epochs is None:
+        if not (self.is_known or (counts and line.step is not None)):
+            if line.epoch is None and line.steps is None and line.epochs is None:
                 return None
             self.values.clear()
         values = tuple(sorted(self.values.values(), key=lambda value: value.place))
-        is_epochs = self.kind == "bar" and bool(P.epoch_bar.match(self.title)) and "loss" not in self.values
-        return Format(
-            step=None if is_epochs else self.step,
-            steps=None if is_epochs else self.steps,
-            epoch=self.step if is_epochs else self.epoch,
-            epochs=self.steps if is_epochs else self.epochs,
-            values=() if is_epochs else values,
-            kind="" if is_epochs else self.kind,
-            counter="" if is_epochs else self._counter(),
-            title=self._shown(),
-            is_aside=self.held_out,
-            of_epoch=self.epoch is not None
-            and not (
-                self.bar >= 0 and "{" in self.text[self.bar :]
-            )  # a record of Hugging Face behind a bar of all steps
-            and self.steps is not None
-            and (self.kind != "named" or self.counted == "batch"),
+        is_record = line.bar >= 0 and "{" in line.text[line.bar :]  # of Hugging Face, behind a bar of all steps
+        found = Format(
+            step=line.step,
+            steps=line.steps,
+            epoch=line.epoch,
+            epochs=line.epochs,
+            values=values,
+            kind=line.kind,
+            counter=line.counter,
+            title=line.shown_title,
+            is_aside=line.held_out,
+            of_epoch=line.epoch is not None
+            and not is_record
+            and line.steps is not None
+            and (line.kind != "named" or line.counted == "batch"),
             is_summary=self.is_summary,
             loss_of=self.part_name,
             doubt=self.doubt,
         )
-
-    def _counter(self) -> str:
-        if self.step is None:
-            return ""
-        base = f"{self.kind}:{self.counted}" if self.counted else f"{self.kind}:"
-        return f"held out:{base}" if self.held_out else base
-
-    def _shown(self) -> str:
-        if self.held_out:
-            return self.title if self.title else "validation"
-        return self.title
+        if line.kind == "bar" and P.epoch_bar.match(line.title) and "loss" not in self.values:
+            return found._replace(
+                step=None, steps=None, epoch=line.step, epochs=line.steps, values=(), kind="", counter=""
+            )
+        return found
 
 
 def _last_report(line: Fields, names: Names) -> Fields:
@@ -264,14 +254,14 @@ def understand(line: Fields, names: Names, section: Section = "training") -> For
         found = understand(line, names)
         if found is None or (found.is_of_training and (section == "held out" or found.step is not None)):
             return found
-    reading = _Reading(_last_report(line, names), names)
-    reading.held_out = reading.held_out or section.startswith("held out")
-    reading.is_summary = reading.is_summary or section == "summary"
-    if reading.bar >= 0 and not reading.take_bar():
+    counts = LineCounts(_last_report(line, names), names)
+    counts.held_out = counts.held_out or section.startswith("held out")
+    if counts.bar >= 0 and not counts.take_bar():
         return None
-    reading.take_counts()
-    reading.take_values()
-    found = reading.result()
+    counts.take_counts()
+    metrics = _Metrics(counts, is_summary=section == "summary")
+    metrics.take()
+    found = metrics.result()
     if found is not None and section == "summary":
         return found._replace(step=None, steps=None, epoch=None, epochs=None, counter="")
     if found is not None and found.counter and names.ignores(found.title):
