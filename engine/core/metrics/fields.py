@@ -56,11 +56,48 @@ def read_fields(text: str) -> Fields:
     text = hide(text)
     if '"value"' in text:
         text = P.key_value.sub(lambda found: f"{found[1]}:".ljust(len(found[0])), text)
+    numbers, found = _numbers_of(text)
+    fields: list[Field] = []
+    place = 0
+    while place < len(found):
+        begin, stop, unit, before = found[place]
+        total = place + 1 if _is_count(numbers, found, place) else None
+        if total is not None:
+            _, stop, unit, _ = found[total]
+        name = P.name.search(before)
+        is_plain = total is None and not unit and numbers.texts[place].isdecimal()
+        if name and name["sign"] and is_plain and P.key.match(text, stop):
+            name = None
+        behind = None if name else P.loss_behind.match(text, stop)
+        late = P.moment.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
+        fields.append(
+            Field(
+                name["name"].strip() if name else behind[1] if behind else late["name"] if late else "",
+                unit,
+                bool(late or (name and name["sign"])),
+                name["open"] if name else before[-8:].strip(),
+                place,
+                total,
+                begin,
+                stop,
+            )
+        )
+        place += 1 if total is None else 2
+    return Fields(text, fields, numbers)
+
+
+class _Found(NamedTuple):
+    begin: int
+    end: int  # with the unit
+    unit: str
+    before: str  # at most `_REACH` characters, from the end of the number before it
+
+
+def _numbers_of(text: str) -> tuple[Numbers, list[_Found]]:
+    """The numbers of a line, and where each of them stands."""
     has_locale = "," in text and P.decimal_comma.search(text) is not None and not P.decimal_point.search(text)
-    texts: list[str] = []
-    begins: list[int] = []
-    factors: list[float] = []
-    found: list[tuple[int, int, str, str]] = []  # begin, end, unit, and text before
+    texts, begins, factors = numbers = Numbers([], [], [])
+    found: list[_Found] = []
     end = 0
     for token in (P.token_of_locale if has_locale else P.token).finditer(text):
         number = token["number"]
@@ -80,50 +117,24 @@ def read_fields(text: str) -> Fields:
         texts.append(number.replace(",", ".") if has_locale else number)
         begins.append(begin)
         factors.append(_COUNT_UNITS.get(unit, 1.0) if not token["apart"] and text[stop - 1] != "m" else 1.0)
-        found.append((begin, stop, unit, before))
+        found.append(_Found(begin, stop, unit, before))
         end = stop
         if len(texts) == MAX_NUMBERS:
             break
-    fields: list[Field] = []
-    place = 0
-    while place < len(found):
-        begin, stop, unit, before = found[place]
-        total = None
-        if (
-            place + 1 < len(found)
-            and unit in _COUNT_UNITS
-            and (factors[place] != 1.0 or unit in ("", "it"))
-            and is_whole(texts[place], factors[place])
-        ):
-            after = found[place + 1]
-            if P.count_link.match(after[3]) and is_whole(texts[place + 1], factors[place + 1]):
-                total, stop, unit = place + 1, after[1], after[2]
-        name = P.name.search(before)
-        if (
-            name
-            and name["sign"]
-            and total is None
-            and not unit
-            and P.key.match(text, stop)
-            and texts[place].isdecimal()
-        ):
-            name = None
-        behind = None if name else P.loss_behind.match(text, stop)
-        late = P.moment.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
-        fields.append(
-            Field(
-                name["name"].strip() if name else behind[1] if behind else late["name"] if late else "",
-                unit,
-                bool(late or (name and name["sign"])),
-                name["open"] if name else before[-8:].strip(),
-                place,
-                total,
-                begin,
-                stop,
-            )
-        )
-        place += 1 if total is None else 2
-    return Fields(text, fields, Numbers(texts, begins, factors))
+    return numbers, found
+
+
+def _is_count(numbers: Numbers, found: list[_Found], place: int) -> bool:
+    """Whether a number and the next one are an `i/N`."""
+    if place + 1 == len(found) or not P.count_link.match(found[place + 1].before):
+        return False
+    unit, factor = found[place].unit, numbers.factors[place]
+    return (
+        unit in _COUNT_UNITS
+        and (factor != 1.0 or unit in ("", "it"))
+        and is_whole(numbers.texts[place], factor)
+        and is_whole(numbers.texts[place + 1], numbers.factors[place + 1])
+    )
 
 
 def is_whole(text: str, factor: float = 1.0) -> bool:
