@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 from engine.core.metrics.line_formats import LineFormats, shapes_of  # noqa: E402 - of this tree
 from engine.core.metrics.metric_lines import MetricReader  # noqa: E402
-from engine.core.metrics.progress import RankProgress, take_lines  # noqa: E402
+from engine.core.metrics.progress import RankProgress  # noqa: E402
+from engine.core.metrics.readings import take_lines  # noqa: E402
 
 CHUNK, LINES, STEPS = 65_536, 4000, 100
 """Bytes that are read at once; lines of each trainer; reports of a trainer in one epoch."""

@@ -14,7 +14,8 @@ from engine.core.metrics.line_formats import Line, LineFormats
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.own_patterns import OwnPatterns
-from engine.core.metrics.progress import RankProgress, take_lines
+from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.readings import take_lines
 from engine.core.plan.profile import Metrics
 from engine.core.terminal_text import visible
 

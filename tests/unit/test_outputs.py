@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.progress import RankProgress, take_lines
+from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.readings import take_lines
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "outputs"
 CASES: list[dict[str, Any]] = [

@@ -16,7 +16,8 @@ from engine.client.run import LocalRun
 from engine.commands.tail import Follower
 from engine.core.errors import SupervisorError
 from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.progress import RankProgress, take_lines
+from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.readings import take_lines
 from engine.core.run import events as ev
 from engine.core.run.state import rank_word
 from engine.core.views.views import run_view

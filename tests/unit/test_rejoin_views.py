@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.progress import RankProgress, take_lines, take_record
+from engine.core.metrics.progress import RankProgress, take_record
+from engine.core.metrics.readings import take_lines
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import step

@@ -19,11 +19,11 @@ import msgspec
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.metrics.line_formats import LineFormats
-from engine.core.metrics.logged_scalars import take_scalars
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.own_patterns import OwnPatterns
-from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
+from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_record
+from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.run import events as ev
