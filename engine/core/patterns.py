@@ -1,7 +1,5 @@
 """Patterns that are compiled at their first use: compiling all of them takes as long as starting a program."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, cast
 

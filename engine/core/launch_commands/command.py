@@ -1,4 +1,4 @@
-"""Which launcher a command starts, and what it starts in turn: srun may start torchrun, and mpirun a Python."""
+"""Finds the launcher in a command, and the program that this one starts: srun may start torchrun, and mpirun a Python."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ _READERS: Mapping[str, tuple[Callable[[Draft, list[Word]], None], str]] = {
     "tune": (read_tune, "run"),
     "colossalai": (read_colossalai, "run"),
 }
-"""Who reads the command of a launcher, and its subcommand that starts ranks."""
+"""By launcher: the function that reads its command, and its subcommand that starts ranks; empty: it has none."""
 
 _LISTED = (
     "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, fabric run, lightning run, composer, tune run, "
@@ -69,8 +69,8 @@ def starts_ranks(words: list[Word]) -> bool:
 
 def _is_launcher(words: list[Word]) -> bool:
     name = program_of(words[0].text) if words else ""
-    subcommand = _READERS.get(name, (None, ""))[1]
-    return name in LAUNCHERS or (name in _READERS and subcommand in ("", *(word.text for word in words[1:2])))
+    _, subcommand = _READERS.get(name, (None, None))
+    return name in LAUNCHERS or subcommand == "" or [subcommand] == [word.text for word in words[1:2]]
 
 
 def looks_like_launch(text: str) -> bool:

@@ -85,38 +85,34 @@ def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given]
         if word.text == "--":
             return given, [*rest, *words[at + 1 :]]
         is_option = word.text.startswith("-") and word.text != "-"
-        if launcher in _ANYWHERE and (not is_option or (rest and not _is_known(word, launcher))):
+        found = _find(word, launcher) if is_option else None
+        if found is None and launcher in _ANYWHERE and (rest or not is_option):
             rest.append(word)
             at += 1
             continue
         if not is_option:
             break
-        found, joined = _find(word, launcher)
-        values = [Word(joined, word.place)] if joined is not None and found.value_count else []
-        need = found.value_count - len(values)
+        if found is None:
+            raise _unknown(word, launcher)
+        option, joined = found
+        values = [Word(joined, word.place)] if joined is not None and option.value_count else []
+        need = option.value_count - len(values)
         values += words[at + 1 : at + 1 + need]
-        if len(values) < found.value_count:
+        if len(values) < option.value_count:
             raise UsageError(f"{word.place}: {word.text} of {launcher} has no value", hint="write the value after it")
-        given.append(Given(found, word, tuple(values)))
+        given.append(Given(option, word, tuple(values)))
         at += 1 + need
-        if launcher == "python" and found.means == "module":
+        if launcher == "python" and option.means == "module":
             break  # all that follows belongs to the module
     return given, [*rest, *words[at:]]
 
 
-def _is_known(word: Word, launcher: Launcher) -> bool:
-    try:
-        return bool(_find(word, launcher))
-    except UsageError:
-        return False
-
-
-def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
+def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None] | None:
+    """The option that a word names, and the value that is joined to it; None: the launcher has no such option."""
     text, equals, value = word.text.partition("=")
     joined = value if equals else None
     name = text[:2] + text[2:].replace("_", "-")
-    options = options_of(launcher)
-    known = [(spelling, one) for one in options for spelling in one.names.split()]
+    known = [(spelling, one) for one in options_of(launcher) for spelling in one.names.split()]
     for spelling, one in known:
         if name == spelling or (spelling.endswith("*") and name.startswith(spelling[:-1])):
             return one, joined
@@ -128,8 +124,15 @@ def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
         for spelling, one in known:
             if one.value_count == 1 and word.text[:2] == spelling and len(word.text) > 2:
                 return one, word.text[2:]
-    close = difflib.get_close_matches(name, [spelling for spelling, _ in known], 1, 0.6)
-    raise UsageError(
+    return None
+
+
+def _unknown(word: Word, launcher: Launcher) -> UsageError:
+    text = word.text.partition("=")[0]
+    name = text[:2] + text[2:].replace("_", "-")
+    spellings = [spelling for one in options_of(launcher) for spelling in one.names.split()]
+    close = difflib.get_close_matches(name, spellings, 1, 0.6)
+    return UsageError(
         f"{word.place}: {launcher} has no option {text} that rankdeck knows",
         hint=f"did you mean {close[0]}?" if close else "leave it out, and set what it means in the profile",
     )

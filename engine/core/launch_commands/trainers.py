@@ -1,7 +1,5 @@
 """Commands of trainers: `fabric run`, `lightning run`, `composer`, `tune run` and `colossalai run`."""
 
-from __future__ import annotations
-
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import read_options, take_option, take_program
 from engine.core.launch_commands.torchrun import read_torchrun

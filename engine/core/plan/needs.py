@@ -1,7 +1,5 @@
 """The Python and the torch that ranks need, and what to do where a node has older ones."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """The question before a profile is trusted: what it may run, and what the answer does not cover."""
 
-from __future__ import annotations
-
 import shlex
 
 from engine.core.plan.profile import Profile
