@@ -16,8 +16,9 @@ class ImportedCommand(NamedTuple):
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours, shared or shipped; file: another folder; run or command where there
-    is no file, but what a run was launched with, or a command that was read. `line`: where in the file the error is; None: not known."""
+    """A profile file. Exactly one of `profile` and `error` is set. `source`: `here`, `yours`, `shared` or `shipped`, by its
+    folder; `file`: in another folder; `run`: no file, but the profile of a run; `command`: no file, but a command that was read. `line`: of
+    the error in the file; None: not known."""
 
     name: str
     path: Path

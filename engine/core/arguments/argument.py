@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-Value = int | float | str | bool  # of an argument
+Value = int | float | str | bool  # the value of an argument
 
 YES, NO = "yes", "no"
 BOOL = {False: NO, True: YES}  # values of a bool in a form

@@ -170,7 +170,7 @@ def limit_finding(
 ) -> Finding | None:
     """The first limit of a node that will slow ranks down or end them, where it is no matter of how many start; None: there is none.
     `memory`: bytes that its control groups allow; None: no limit. `cpus`: how many CPUs they allow at the same time; None: no limit.
-    `limits`: Limits of each process, as `engine.node.limits.process_limits` returns them."""
+    `limits`: those of each process, from `engine.node.limits.process_limits`."""
     ranks = count(len(node.ranks), "rank")
     if memory is not None and memory < LOW_MEMORY * len(node.ranks):
         text, fit = f"its control group allows {size_words(memory)} of memory for {ranks}", memory // LOW_MEMORY

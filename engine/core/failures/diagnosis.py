@@ -69,7 +69,7 @@ class _Signal(NamedTuple):
     fix: str = ""
 
 
-_SIGNALS = {int(signal.Signals[row.name]): row for row in read_table("engine.core.failures", "signals", _Signal)}
+_SIGNALS = {int(signal.Signals[row.name]): row for row in read_table(__package__, "signals", _Signal)}
 _UNKNOWN_SIGNAL = _Signal("", "", "", "look at what sends signals on this node")
 _CRASH_HEADER = "Stack of the thread that crashed (most recent call first):"
 _HINT_OF_CRASH = "update or rebuild the library that the first of these lines calls, or avoid the call"
@@ -114,7 +114,7 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
 
 
 def why_again(said: Explanation) -> tuple[str, str]:
-    """Why the same run would fail again, if that is certain, and where the exception was raised. Returns A part of a sentence, empty if
+    """Why the same run would fail again, if that is certain, and where the exception was raised. Returns a part of a sentence, empty if
     the cause may heal or is only likely; and a text that is the same for the same exception at the same place, empty if no exception
     ended the rank."""
     why = said.detail.removesuffix(".") if not said.heals and said.confidence == "certain" else ""

@@ -274,7 +274,7 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
     Args:
         text: output of the command, with `\\n` as the only line end.
         speaker: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` count for all.
-        status: Status of the command, or None.
+        status: the command's exit status; None: no answer in time.
         words: `node`, `python` and `job`, for the sentences.
     """
     for cause in causes():

@@ -91,13 +91,13 @@ def explain(
     """Explains why no agent answered on a node.
 
     Args:
-        status: Status of the command that starts the agent: an exit code, or minus the number of the signal that ended it on this
+        status: how the command that starts the agent ended: an exit code, or minus the number of the signal that ended it on this
             machine; None: no answer in time; `EXIT_REFUSED`, with the reason as `said`, if the agent started and exited.
         said: its output on stderr, and on stdout before the agent's first message. Not trusted.
         python: `launch.python` of that node.
         setup: whether `launch.setup` ran before.
-        job: the Slurm job of whose steps it is one, if it is.
-        wrapped: whether it was `launch.wrap` there that ended with this status.
+        job: the Slurm job that the command is a step of; empty: none.
+        wrapped: whether `launch.wrap` ended there with this status.
 
     Returns:
         Printable text of bounded length, one line each.

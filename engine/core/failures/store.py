@@ -5,8 +5,7 @@ from typing import NamedTuple
 from engine.core.run.state import status_words
 from engine.core.terminal_text import visible
 
-LAST_LINES = 3
-"""Of a store's output, in the reason."""
+LAST_LINES = 3  # lines of a store's output that the reason shows
 
 
 class StoreWords(NamedTuple):

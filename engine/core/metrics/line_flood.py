@@ -40,7 +40,7 @@ def thin(text: bytes, places: Places) -> bytes:
 
     Args:
         text: whole lines, each with its line feed.
-        places: Places of the metrics in a line, which are those of all lines of its format.
+        places: finds the metrics in a line; they stand alike in all lines of its format.
 
     Returns:
         In order: the first and the last line, all lines of rare formats, and of each other format the first and the last line, for each

@@ -1,6 +1,6 @@
-"""Reads a line of a known format without looking for anything: only its numbers differ from a line that was read before. Programs print
-the same few formats again and again. The shape of a line is the line with each run of digits as one `0`. The first line of a shape is
-read field by field; a `Recipe` then takes the values of the others by their place."""
+"""Reads lines of known formats by place, without a search. Programs print the same few formats again and again, and only the numbers
+differ. The shape of a line is the line with each run of digits as one `0`. The first line of a shape is read field by field; a `Recipe`
+then takes the values of the others by their place."""
 
 import re
 from bisect import bisect_right

@@ -45,7 +45,7 @@ _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "
 
 @lru_cache(maxsize=4096)
 def meaning_of(name: str, unit: str, names: Names) -> Meaning:
-    """The meaning of a number with this name. `name`: as printed, with the words before it. `unit`: Unit of the number, in lower case."""
+    """The meaning of a number with this name. `name`: as printed, with the words before it. `unit`: in lower case."""
     lower = name.lower()
     if names.loss and _is_named(lower, names.loss):
         return Meaning("loss", "loss")

@@ -12,8 +12,8 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         place: file and line, or another source; empty: unknown.
-        table: Table of the profile, `backend.env` or `env`; empty: the user's own environment.
-        problem: what is wrong, as the end of a sentence that begins with the name.
+        table: `backend.env` or `env` of the profile; empty: the user's own environment.
+        problem: the end of a sentence that begins with the name.
         hint: the next step.
     """
 

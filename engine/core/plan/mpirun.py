@@ -119,7 +119,7 @@ def _is_spread(parts: Sequence[Part]) -> bool:
 
 
 def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
-    """Environment variables of `mpirun` and its daemons. `uid`: Uid of the user: Open MPI refuses root unless two variables allow it.
+    """Environment variables of `mpirun` and its daemons. `uid`: the user's; Open MPI refuses root unless two variables allow it.
     `spread`: whether there are other nodes."""
     if mpi.implementation == "mpich":
         return {"HYDRA_LAUNCHER_EXTRA_ARGS": LAUNCHER} if spread else {}

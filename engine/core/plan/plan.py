@@ -196,7 +196,7 @@ def build_plan(
 
     Args:
         slots: the nodes of its layout, from `parse_nodes`.
-        facts: Facts of each of these nodes, in the same order.
+        facts: one for each of these nodes, in the same order.
         workdir: absolute path in which ranks start.
         slurm_job: the number of the Slurm job that has the nodes; empty: none.
     """

@@ -26,7 +26,7 @@ Choices = Mapping[tuple[str, ...], Collection[str]]
 
 
 def check_choices(profile: Profile, choices: Choices, places: Places | str) -> None:
-    """Checks keys whose values name something in a registry. `places`: Places of the keys, or a name of the document for errors. Raises
+    """Checks keys whose values name something in a registry. `places`: where its keys stand, or the name of the document, for errors. Raises
     ProfileError: a name is unknown; the hint has the nearest one."""
     if isinstance(places, str):
         places = Places(places, {})

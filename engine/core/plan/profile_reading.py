@@ -48,8 +48,8 @@ def parsed_toml(text: str, *, file: str) -> tuple[dict[str, Any], Places]:
 def profile_with_overrides(
     data: dict[str, Any], places: Places, overrides: Sequence[str] = (), choices: Choices | None = None
 ) -> Profile:
-    """Checks a document that is already parsed, after the overrides of the command line. `places`: Places of the keys; learns which keys
-    an override has set."""
+    """Checks a document that is already parsed, after the overrides of the command line. `places` learns which keys an override has
+    set."""
     for word in overrides:
         path = _apply_override(data, word)
         places.overridden[path] = printable(f"--set {'.'.join(path)}")
@@ -59,13 +59,8 @@ def profile_with_overrides(
 
 
 def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
-    """Checks a document that is already parsed (the editor's form, or `parse_with_places`).
-
-        places: Places of the keys, or a name of the document for errors.
-
-    Raises:
-        ProfileError: the first error.
-    """
+    """Checks a document that is already parsed: the editor's form, or that of `parse_with_places`. `places`: where its keys stand, or the
+    name of the document, for errors. Raises ProfileError: the first error."""
     if isinstance(places, str):
         places = Places(places, {})
     if "schema" not in data:

@@ -50,8 +50,8 @@ def differs_between_ranks(plan: LaunchPlan) -> bool:
 
 def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder: str = "") -> tuple[str, ...]:
     """The command line of a rank. `library`: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
-    `place`: Place of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are. `folder`: Folder of the
-    run on the node, for `{run}` in the words before; empty: `{run}` is left as it is."""
+    `place`: None leaves the words `{rank}`, `{local_rank}` and `{world_size}` as they are. `folder`: the run's on the node, for `{run}` in
+    `rank.wrap`; empty: `{run}` is left as it is."""
     program = plan.program
     match program.kind:
         case "recipe":
@@ -89,10 +89,10 @@ def rank_environment(
 
     Args:
         attempt: counted from 0, torchrun's restart count.
-        address: Address of the node that hosts this attempt's store, as other nodes reach it.
-        port: Port of the store, which runs outside the ranks.
+        address: where other nodes reach the node that hosts this attempt's store.
+        port: the store's, which runs outside the ranks.
         paths: files of this rank.
-        generation: for which it is started; above 0 if it replaces a dead rank.
+        generation: the process group that the rank starts for; above 0 if it replaces a dead rank.
         store_key: secret with which rankdeck signs what it puts into the store; empty: nothing is signed.
     """
     traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}

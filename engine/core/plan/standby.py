@@ -49,12 +49,8 @@ def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
 
 
 def template_key(plan: LaunchPlan, own: Circumstances, likeness: str) -> str:
-    """Equal for two launches if the template of the user can serve both.
-
-    Args:
-        own: without what a fork may set: variables, limits, umask and cores.
-        likeness: of `engine.node.user_template.likeness`.
-    """
+    """Equal for two launches if the template of the user can serve both. `own`: without the properties that a fork may set: variables,
+    limits, umask and cores. `likeness`: from `engine.node.user_template.likeness`."""
     return _key(plan, own, likeness)
 
 

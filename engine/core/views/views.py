@@ -51,8 +51,7 @@ def rank_views(
     health: Mapping[int, RankHealth] = MappingProxyType({}),
     processes: Mapping[int, ProcessUse] = MappingProxyType({}),
 ) -> list[RankView]:
-    """Ranks of the current attempt. gpus: how ranks use their GPUs, of those where it is known now. processes: what the processes of
-    ranks use, of those where it is known now."""
+    """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now."""
     waits = _waiting_note(state)
     return [
         _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
@@ -176,7 +175,7 @@ def run_view(
     waits: tuple[Wait, ...] = (),
     stall: StallView | None = None,
 ) -> RunView:
-    """The run as a whole. tails: the end of stderr of ranks that failed, for the explanation. stall: which ranks hang."""
+    """The run as a whole. `tails`: the end of stderr of ranks that failed, for the explanation. `stall`: which ranks hang."""
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved, unit = newest_checkpoint(progress), _unit(progress)
     losses = [one.loss for one in progress if one.loss is not None]

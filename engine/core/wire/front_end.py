@@ -1,5 +1,8 @@
-"""Messages between a front end and a supervisor: one JSON object a line. client      Hello, then any of Subscribe, Stop, Restart, Kill,
-AskStacks supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates."""
+"""Messages between a front end and a supervisor: one JSON object a line.
+
+client      Hello, then any of Subscribe, Stop, Restart, Kill, AskStacks
+supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates
+"""
 
 import msgspec
 

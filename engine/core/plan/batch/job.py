@@ -6,7 +6,7 @@ import msgspec
 
 from engine.core.terminal_text import visible
 
-Scheduler = Literal["slurm", "pbs"]  # who runs jobs
+Scheduler = Literal["slurm", "pbs"]  # the batch systems that run jobs
 
 SCHEDULER_NAMES: dict[Scheduler, str] = {"slurm": "Slurm", "pbs": "PBS"}
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -45,7 +46,10 @@ class _Reason(NamedTuple):
     helps: str = ""
 
 
-_REASONS = {row.reason: row for row in read_table("engine.core.plan.batch", "slurm_reasons", _Reason)}
+@cache
+def _reasons() -> dict[str, _Reason]:
+    return {row.reason: row for row in read_table(__package__, "slurm_reasons", _Reason)}
+
 
 _LIMITS = (
     ("QOS", "the limit of its QOS"),
@@ -124,7 +128,7 @@ def _reason_words(job: str, reason: str) -> tuple[str, str]:
     """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
     plain = reason.split(",")[0].strip("() ")
     limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
-    _, meaning, helps = _REASONS.get(plain, ("", f"{limit} is reached" if limit else "", ""))
+    _, meaning, helps = _reasons().get(plain, ("", f"{limit} is reached" if limit else "", ""))
     return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
 
 
