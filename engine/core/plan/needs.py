@@ -1,33 +1,28 @@
 """The Python and the torch that ranks need, and what to do where a node has older ones."""
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from engine.core.plan.plan import LaunchPlan
 
-OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.1"  # with which ranks work; see `make versions`
+OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.1"  # the oldest ones that ranks run with; see `make versions`
 
 
 class Lack(NamedTuple):
     """Something that ranks need and a node does not have: the fact, and the next step."""
 
-    what: Literal["python", "torch"]
     fact: str
     hint: str
 
 
 def lack_of(plan: LaunchPlan, *, python: str = "", torch: str = "") -> Lack | None:
-    """The version that is too old for the ranks of a plan, or None.
-
-    Args:
-        plan: what would be launched. A program that is not Python brings what it needs.
-        python, torch: versions that ranks would have on a node; empty: unknown.
-    """
+    """The version that is too old for the ranks of a plan; None: there is none, or the program is not Python. `python`, `torch`: the
+    versions that ranks would have on a node; empty: unknown."""
     if plan.program.interpreter is not None:
         return None
     if _is_older(python, OLDEST_PYTHON):
         hint = f"set launch.python to a Python {OLDEST_PYTHON} or newer that has torch"
-        return Lack("python", f"Python {python} is too old: ranks need {OLDEST_PYTHON} or newer", hint)
+        return Lack(f"Python {python} is too old: ranks need {OLDEST_PYTHON} or newer", hint)
     needs = {"ranks need": OLDEST_TORCH, f"the recipe {plan.program.target} needs": plan.program.torch}
     if not plan.fallback:  # else the next backend is tried
         needs[f"{plan.backend.name} needs"] = plan.backend.torch
@@ -35,7 +30,7 @@ def lack_of(plan: LaunchPlan, *, python: str = "", torch: str = "") -> Lack | No
     if not _is_older(torch, least):
         return None
     hint = f"set launch.python to a Python with torch {least} or newer"
-    return Lack("torch", f"torch {torch} is too old: {who} {least} or newer", hint)
+    return Lack(f"torch {torch} is too old: {who} {least} or newer", hint)
 
 
 def _is_older(version: str, least: str) -> bool:

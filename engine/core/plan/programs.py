@@ -2,7 +2,7 @@
 
 import shlex
 
-from engine.core.plan.profile import Profile
+from engine.core.plan.profile import AUTO_PRELOAD, Profile
 from engine.core.plan.secrets import shown_environment, shown_shell
 
 NOT_COVERED = (
@@ -14,12 +14,14 @@ NOT_COVERED = (
 def programs_of(profile: Profile) -> dict[str, str]:
     """Everything in a profile that decides which programs run, by the key of the profile, with secrets hidden."""
     launch, recipe, layout = profile.launch, profile.recipe, profile.layout
+    modules = () if launch.preload == AUTO_PRELOAD else launch.preload
     found = {
         "layout.hostfile": layout.hostfile,
         "layout.ssh_options": shlex.join(layout.ssh_options),
         "launch.setup": launch.setup,
         "launch.wrap": shlex.join(launch.wrap),
         "launch.python": launch.python,
+        "launch.preload": shlex.join(modules),
         "recipe.script": recipe.script,
         "recipe.module": recipe.module,
         "rank.wrap": shlex.join(profile.rank.wrap),
