@@ -22,7 +22,7 @@ from engine.core.plan.profile import Profile
 from engine.core.plan.programs import trust_detail
 from engine.core.terminal_text import visible
 from engine.gate import Permit
-from engine.planning.profiles import entry_of, find_profile, list_profiles, read_with_places
+from engine.planning.profiles import find_profile, list_profiles, read_with_entry
 from engine.planning.recipes import names
 from engine.planning.trust import permit_of, trust
 from engine.runs.listing import all_runs
@@ -166,7 +166,7 @@ def read_given(word: str, overrides: tuple[str, ...] = ()) -> Given:
         overrides: words `section.key=value`.
     """
     path = find_profile(word)
-    return Given(*read_with_places(path, overrides), entry_of(path), is_path=path == Path(os.path.expanduser(word)))
+    return Given(*read_with_entry(path, overrides), is_path=path == Path(os.path.expanduser(word)))
 
 
 def permit_to_look(given: Given, *, trusts: bool) -> Permit:

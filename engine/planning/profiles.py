@@ -80,11 +80,15 @@ def entry_of(path: Path, source: str = "") -> ProfileEntry:
     Raises:
         FileNotFoundError: there is none.
     """
-    parent = path.parent.resolve()
-    source = source or next((name for name, folder in folders() if folder.resolve() == parent), "file")
     status = path.stat()
     stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return _entry(path, "shared" if source == "yours" and not _is_own(path) else source, stamp)
+    return _entry(path, _source(path, source), stamp)
+
+
+def _source(path: Path, source: str = "") -> str:
+    parent = path.parent.resolve()
+    source = source or next((name for name, folder in folders() if folder.resolve() == parent), "file")
+    return "shared" if source == "yours" and not _is_own(path) else source
 
 
 @lru_cache(maxsize=512)
@@ -130,16 +134,37 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
     Paths in a profile of a `.rankdeck` folder elsewhere are relative to the folder that contains it, and become absolute. Those in `overrides` are
     relative to the current folder.
     """
+    return _parsed(path, _text(path), overrides)
+
+
+def read_with_entry(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places, ProfileEntry]:
+    """Like `read_with_places`, with the entry that decides on trust. Reads the file once: somebody may change it between two reads.
+
+    The entry has the overrides only if the file has an error without them.
+    """
+    text = _text(path)
+    profile, places = _parsed(path, text, overrides)
+    plain = profile
+    if overrides:
+        with contextlib.suppress(ProfileError):
+            plain = _parsed(path, text)[0]
+    return profile, places, ProfileEntry(name=path.stem, path=path, source=_source(path), profile=plain, error=None)
+
+
+def _text(path: Path) -> str:
     try:
         if not path.is_file():
             raise ProfileError(str(path), None, "", "is not a file")
         if path.stat().st_size > MAX_SIZE:
             raise ProfileError(str(path), None, "", "is too large to be a profile")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
+
+
+def _parsed(path: Path, text: str, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
     profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
     project = other_project(path)
     return (profile if project is None else of_project(profile, project, places)), places

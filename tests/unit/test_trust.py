@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.commands.arguments import permit_to_look, permit_to_run, read_given
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import NotTrustedError
 from engine.gate import CLOSED, LAUNCHED, Permit, inside, which
@@ -83,6 +84,13 @@ def test_what_is_remembered_and_can_not_be_read_trusts_nothing(
     make(tmp_path / "home/trusted")
     trust(theirs())
     assert permit_of(theirs()) == CLOSED
+
+
+def test_an_error_that_the_command_line_mends_is_asked_for_with_its_value(work: Path):
+    (work / ".rankdeck/job.toml").write_text(TEXT + MORE + '[backend]\nname = "unknown"\n')
+    given = read_given(".rankdeck/job.toml", ("backend.name=gloo",))
+    assert (given.entry.profile, permit_to_look(given, trusts=False)) == (given.profile, CLOSED)
+    assert permit_to_run(given, trusts=True) == LAUNCHED
 
 
 def own(tmp_path: Path, text: str = TEXT) -> ProfileEntry:
