@@ -12,7 +12,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from engine.core.errors import NotTrustedError
 
@@ -22,8 +23,7 @@ NOT_LOOKED_UP = "not looked up: this folder is not trusted"
 _PIECE = re.compile(r"[^\s;|&()<>{}'\"`=,:]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(msgspec.Struct, frozen=True):
     """The permit of one profile: the processes and connections that may start for it.
 
     Attributes:
@@ -46,19 +46,23 @@ class Permit:
             raise NotTrustedError(f"{NOT_LOOKED_UP}, and {found[0]} lies there")
 
     def program(self, name: str) -> str:
-        """The path of a program that may start: relative folders on PATH are left out. Wanted as `executable` of a process.
+        """The path of a program that may start: relative folders on PATH are left out. Use it as `executable` of a process.
 
         Raises:
             NotTrustedError: it may not.
             OSError: there is no such program.
         """
-        if os.sep in name:
-            self.admit(name)
-            return name
         self.admit()
-        if (found := which(name)) is None:
+        found = name if os.sep in name else which(name)
+        if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        self.admit(found)
         return found
+
+    @property
+    def cwd(self) -> str | None:
+        """The folder in which a process starts: `/` if a folder is closed, so that no relative name finds what lies there; None: the current one."""
+        return "/" if self.closed else None
 
 
 CLOSED = Permit(may_start=False)

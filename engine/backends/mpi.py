@@ -161,7 +161,7 @@ def _library_links(mpi: Mpi) -> dict[str, str]:
 def _version_text(path: str, changed: float) -> str:
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+            [path, "--version"], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL, cwd="/"
         )
     except subprocess.TimeoutExpired:
         raise CheckError(f"{path} --version does not answer", hint=_OTHER_HINT) from None

@@ -226,6 +226,7 @@ def run_quickly(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
+            cwd=permit.cwd,
             start_new_session=True,
         )
     except OSError as error:

@@ -143,7 +143,7 @@ async def _started(
             stderr=pipe,
             limit=NOISE,
             start_new_session=True,
-            cwd="/" if permit.closed else None,  # so that no relative name finds what lies in the closed folder
+            cwd=permit.cwd,
         )
     except OSError as error:
         status = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE

@@ -146,6 +146,14 @@ def test_the_rest_runs(work: Path, word: str):
         CLOSED.admit(word)
 
 
+def test_a_folder_on_path_is_closed_too_if_it_lies_there(work: Path, monkeypatch: pytest.MonkeyPatch):
+    (work / "py").chmod(0o755)
+    monkeypatch.setenv("PATH", str(work))
+    assert LAUNCHED.program("py") == str(work / "py")
+    with pytest.raises(NotTrustedError, match="lies there"):
+        Permit(may_start=True, closed=str(work)).program("py")
+
+
 def test_an_environment_that_the_user_has_activated_is_the_users_choice(work: Path, monkeypatch: pytest.MonkeyPatch):
     assert inside(str(work), [".venv/bin/python"]) == []  # there is none
     (work / ".venv/bin").mkdir(parents=True)
