@@ -25,7 +25,7 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Launch, Layout, Profile
 from engine.gate import CLOSED, LAUNCHED, Permit, inside
-from engine.linux.files import open_regular, read_file
+from engine.linux.files import open_regular, read_file, replace_file
 from engine.planning.profile_paths import other_project, with_absolute_paths
 from engine.planning.training_python import pythons_beside
 from engine.runs.paths import private_folder, state_folder
@@ -33,8 +33,8 @@ from engine.runs.paths import private_folder, state_folder
 FOREIGN = ("here", "shared", "file", "command")
 """Sources of profiles that somebody else may have written."""
 
-MOST = 1 << 22
-"""Bytes that are read of what is remembered: 60,000 profiles."""
+MOST = 20_000
+"""Profiles that are remembered; with more, the older half is forgotten."""
 
 LARGEST = 1 << 26
 """Bytes of a file that a profile names and whose content is read: an interpreter has 30 MB."""
@@ -58,10 +58,12 @@ def of_launch(profile: Profile) -> ProfileEntry:
 
 def trust(entry: ProfileEntry) -> Permit:
     """Remembers a profile as it is now. If that fails, the user is asked again next time."""
-    digest = _digest(entry)
-    if digest not in _remembered():
+    digest, known = _digest(entry), _remembered()
+    if digest not in known:
         with contextlib.suppress(OSError, RankdeckError):
             private_folder(state_folder())
+            if len(known) >= MOST:
+                replace_file(_file(), "".join(f"{one}\n" for one in known[MOST // 2 :]).encode())
             with open(open_regular(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", buffering=0) as file:
                 file.write(f"{digest}\n".encode())
     return LAUNCHED
@@ -103,7 +105,7 @@ def _file() -> Path:
 
 def _remembered() -> list[str]:
     try:
-        return read_file(_file(), MOST).decode("ascii", "replace").split()
+        return read_file(_file()).decode("ascii", "replace").split()
     except OSError:
         return []
 

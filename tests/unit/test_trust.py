@@ -54,6 +54,16 @@ def test_what_has_changed_is_asked_for_anew(work: Path, name: str):
     assert permit_of(theirs()) == CLOSED
 
 
+def test_the_older_half_is_forgotten_where_there_is_no_room_for_another(work: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.planning.trust.MOST", 4)
+    for number in range(7):
+        (work / "hosts").write_text(f"host{number}\n")
+        trust(theirs())
+    assert permit_of(theirs()) == LAUNCHED
+    (work / "hosts").write_text("host1\n")
+    assert permit_of(theirs()) == CLOSED
+
+
 def test_a_changed_script_is_not_asked_for(work: Path):
     trust(theirs())
     (work / "train.py").write_text("changed")
