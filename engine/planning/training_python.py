@@ -11,6 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from engine.runs.record import find_value
 PATIENCE = 10.0
 """Seconds for a Python to answer."""
 
+SILENT = 60.0
+"""Seconds in which a Python that has not answered in time is not asked again: the app makes a plan after each change of a line."""
+
 MOST_KEPT = 64
 """Pythons that are remembered: those that were asked last."""
 
@@ -39,6 +43,8 @@ print("\\n" + json.dumps([torch is not None and torch.origin is not None, sys.ex
 _PYTHON = Path(".venv/bin/python")
 _PINS = (".python-version", ".tool-versions", "mise.toml")
 """Files that tell pyenv, asdf and mise which Python is meant."""
+_silences: dict[str, float] = {}
+"""When a Python last gave no answer in time, by its path, in seconds of the monotonic clock."""
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -139,6 +145,8 @@ def _answer(python: str, workdir: str, permit: Permit) -> _Answer | None:
 def _ask(python: str, workdir: str, permit: Permit) -> _Answer | None:
     """Starts a Python in `/`, where no `torch.py` of the current folder is found, and asks it. None: it gave no answer in time, or may not start."""
     environment = {**os.environ, "PYENV_DIR": workdir}
+    if time.monotonic() - _silences.get(python, -SILENT) < SILENT:
+        return None
     try:
         said = subprocess.run(
             [python, "-c", _QUESTION], executable=permit.program(python), cwd="/", env=environment, stdin=subprocess.DEVNULL, capture_output=True,
@@ -147,8 +155,11 @@ def _ask(python: str, workdir: str, permit: Permit) -> _Answer | None:
         return msgspec.json.decode(said.rstrip().rpartition(b"\n")[2], type=_Answer)
     except msgspec.MsgspecError:  # too old, or broken
         return _Answer(has_torch=False, executable="", folders=())
-    except (OSError, NotTrustedError, subprocess.TimeoutExpired):
-        return None
+    except subprocess.TimeoutExpired:
+        _silences[python] = time.monotonic()
+    except (OSError, NotTrustedError):
+        pass
+    return None
 
 
 def _changed(paths: list[str]) -> dict[str, int]:
