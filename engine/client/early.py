@@ -15,7 +15,7 @@ waiting: subprocess.Popen[bytes] | None = None
 
 
 def start_early() -> None:
-    """Starts it. Nothing happens where that is impossible: the launch starts one later."""
+    """Starts the supervisor. If that fails, the launch starts one later."""
     global waiting
     try:
         for stream in range(3):
@@ -31,3 +31,11 @@ def start_early() -> None:
         )
     except OSError:
         return
+
+
+def end_early() -> None:
+    """Ends the supervisor that was started early: a run in a job needs none here."""
+    global waiting
+    starter, waiting = waiting, None
+    if starter is not None:
+        starter.communicate()

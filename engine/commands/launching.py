@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from engine.client.early import end_early
 from engine.client.launch import begin_launch
 from engine.client.starting import start_supervisor
 from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
@@ -59,7 +60,9 @@ def follow_launch(
         rank = msgspec.structs.replace(profile.rank, wrap=(*rank_input.wrap, *profile.rank.wrap))
         profile = msgspec.structs.replace(profile, rank=rank)
     begun = begin_launch(profile, places, cold=cold)
-    if not begun.is_supervised:
+    if begun.is_supervised:
+        end_early()
+    else:
         start_supervisor(begun.paths)
     click.echo(msgspec.json.encode({"run": begun.paths.run}).decode() if as_json else begun.paths.run)
     warn(begun.plan)

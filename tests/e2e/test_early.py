@@ -34,6 +34,14 @@ def test_without_a_run_it_ends_with_the_command(rankdeck, work):
     wait_until(lambda: not rankdeck.processes())
 
 
+def test_it_ends_before_a_run_that_needs_none_is_followed(rankdeck, work):
+    early.start_early()
+    started = early.waiting
+    early.end_early()
+    assert started is not None
+    assert (started.returncode, early.waiting) == (0, None)
+
+
 def test_another_is_started_where_it_was_killed(rankdeck, write_script, write_profile):
     first = rankdeck.launch(write_profile(write_script("say.py", "print('up')")))
     assert rankdeck("wait", first).returncode == 0
