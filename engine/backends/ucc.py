@@ -28,7 +28,7 @@ def settings(one_machine: bool, permit: Permit) -> BackendSettings:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Which UCC ranks find. `output`: Output of the program. A crash and a hang prove nothing.
+    """The UCC that ranks find, from the output of the program. A crash or a hang proves nothing.
 
     Raises:
         CheckError: there is no libucc, or a part of it is missing, and torch was built without.

@@ -111,12 +111,10 @@ class EngineClient(Protocol):
         """The values of `backend.name`."""
 
     def permit(self, entry: ProfileEntry | None) -> Permit:
-        """The permit of a profile; None: of one that the user types. `preview` and others want it."""
-        ...
+        """The permit of a profile, for `preview` and others; None: the user types the profile."""
 
     def trust(self, entry: ProfileEntry) -> Permit:
-        """Remembers that the user trusts a profile with this content in this folder, and returns what may start for it now."""
-        ...
+        """Remembers that the user trusts a profile with this content in this folder, and returns its new permit."""
 
     def available(self, profile: Profile, permit: Permit) -> list[BackendInfo]:
         """The values of `backend.name`, and which can run on a profile's nodes. Raises ProfileError or CheckError."""
@@ -170,7 +168,7 @@ class EngineClient(Protocol):
         """A run for a comparison, with its curves. Raises RankdeckError."""
 
     def check(self, profile: Profile, permit: Permit, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
-        """Checks every node; see `engine.planning.check.check`. Raises ProfileError, CheckError, or NotTrustedError where that may not be.
+        """Checks every node; see `engine.planning.check.check`. Raises ProfileError, CheckError, or NotTrustedError if nothing may start.
 
         Close the generator (`contextlib.aclosing`) to end the check.
         """

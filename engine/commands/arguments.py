@@ -150,7 +150,7 @@ SET = click.option(
 
 
 class Given(NamedTuple):
-    """The profile that a command was given. `places`: of its keys, for errors. `entry`: as its file has it. `is_path`: it was named by its path."""
+    """The profile that a command was given. `places`: of its keys, for errors. `entry`: its file, without the overrides, for its permit. `is_path`: the user named its path."""
 
     profile: Profile
     places: Places

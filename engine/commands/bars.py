@@ -18,7 +18,7 @@ _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
 
 
 class LiveBars:
-    """The bars on one terminal. `stream`: Stream of the terminal; nothing is drawn on anything else."""
+    """The bars on one terminal. `stream`: the terminal; nothing is drawn on other streams."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

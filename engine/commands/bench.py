@@ -107,7 +107,7 @@ def _profile(backend: str, base: Profile | None, nodes: str | None, ranks: int |
 
 
 def _checked(name: str, value: str) -> str:
-    """A value that the recipe accepts. Raises UsageError: it does not."""
+    """The value. Raises UsageError if the recipe does not accept it."""
     argument = next(argument for argument in recipes()[RECIPE].arguments if argument.name == name)
     if problem := argument.problem(value):
         raise UsageError(f"--{name}: {problem}", hint="rankdeck bench --help says more")

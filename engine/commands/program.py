@@ -222,7 +222,7 @@ def save_new(profile: Profile, places: Places, permit: Permit, option: str = "--
 
     Args:
         permit: what may start to find out whether it could be launched.
-        option: Option of the command line, which gives it another name.
+        option: the option of the command line that gives the profile another name.
 
     Raises:
         UsageError: there is a profile of this name.

@@ -38,7 +38,7 @@ _RUN_GAUGES = (
     ("step", "step", "Last step"),
     ("steps", "steps", "Number of steps in all"),
 )
-"""A field of `RunView`, the name of its metric, and what it tells."""
+"""A field of `RunView`, the name of its metric, and its description."""
 
 _RANK_GAUGES = (
     ("step", "Last step of the rank"),
@@ -61,7 +61,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Reads `PORT`, `HOST:PORT` or the path of a socket. Raises UsageError: it is none of them, or the host is reachable from other machines."""
+    """Reads `PORT`, `HOST:PORT` or the path of a socket. Raises UsageError for other texts, and for a host that other machines can reach."""
     if "/" in text:
         return Address("", 0, text)
     host, _, number = text.rpartition(":")

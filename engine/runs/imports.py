@@ -101,7 +101,7 @@ def _change(plan: LaunchPlan, change: Callable[[ScriptImports], ScriptImports]) 
     with open(folder / ".lock", "wb") as lock:  # several runs of a script may tell at the same moment
         fcntl.flock(lock, fcntl.LOCK_EX)
         replace_file(_file(plan), msgspec.json.encode(change(recall_imports(plan))))
-        # What is kept of scripts that have not run for longest goes, and what killed writers have left.
+        # Removes files of scripts that have not run for longest, and files that killed writers have left.
         kept = [entry for entry in os.scandir(folder) if entry.is_file() and entry.name != ".lock"]
         for entry in sorted(kept, key=lambda one: one.stat().st_mtime)[:-MOST_KEPT]:
             os.unlink(entry.path)

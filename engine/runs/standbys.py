@@ -44,7 +44,7 @@ def circumstances() -> Circumstances:
 
 
 def place(code: str) -> Circumstances:
-    """Those of them that a process can't change, or only for the worse."""
+    """The circumstances that a process can't change, or only for the worse."""
     return Circumstances(
         environ={},
         niceness=os.getpriority(os.PRIO_PROCESS, 0),
@@ -72,7 +72,7 @@ def new_standby(plan: LaunchPlan) -> RunPaths:
 
 
 def remove_stale_standbys(runs: Path) -> None:
-    """Removes folders of killed standbys of this host: another may share this home, but perhaps not the locks in it."""
+    """Removes folders of killed standbys of this host: another host may share this home, but perhaps not its locks."""
     own = socket.gethostname()
     for folder in runs.glob(f"{STANDBY}*"):
         if folder.name.removeprefix(STANDBY).rpartition("-")[0] != own:

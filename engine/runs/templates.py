@@ -47,7 +47,7 @@ def waits(folder: Path) -> bool:
 
 
 def end_template(note: TemplateNote) -> None:
-    """Asks a template to take no more runs. It ends with the last one that uses it."""
+    """Asks a template to take no more runs. The template ends with the last run that uses it."""
     if signal_process(note.pid, note.start, signal.SIGTERM):
         signal_process(note.pid, note.start, signal.SIGCONT)  # a stopped one would not see the other
 

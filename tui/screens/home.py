@@ -131,7 +131,7 @@ class HomeScreen(DeckScreen):
             await asyncio.sleep(WARM_SECONDS)
             while plan.is_looked_up:
                 if self.is_current:
-                    await self.engine.prewarm(profile, permit)
+                    await self.engine.prewarm(profile, await off_loop(self.engine.permit, entry))  # files may change
                 await asyncio.sleep(KEEP_WARM_SECONDS)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
