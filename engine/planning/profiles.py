@@ -86,8 +86,9 @@ def entry_of(path: Path, source: str = "") -> ProfileEntry:
 
 
 def _source(path: Path, source: str = "") -> str:
-    parent = path.parent.resolve()
-    source = source or next((name for name, folder in folders() if folder.resolve() == parent), "file")
+    if not source:
+        parent = path.parent.resolve()
+        source = next((name for name, folder in folders() if folder.resolve() == parent), "file")
     return "shared" if source == "yours" and not _is_own(path) else source
 
 
@@ -114,10 +115,10 @@ def find_profile(word: str) -> Path:
         raise UsageError(
             f"{word} is a script, not a profile", hint=f"to run it without a profile: rankdeck run {shlex.quote(word)}"
         )
-    names = [entry.name for entry in list_profiles()]
     for _, folder in folders():
-        if word in names and (folder / f"{word}.toml").is_file():
-            return folder / f"{word}.toml"
+        if word and os.path.isfile(path := folder / f"{word}.toml"):
+            return path
+    names = [entry.name for entry in list_profiles()]  # reads each of them
     near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(names)}"
     raise UsageError(f"there is no profile {word!r}", hint=hint)
