@@ -19,7 +19,7 @@ from textual.app import App, ComposeResult
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tui.data.log_file import LogFile  # noqa: E402 - found beside this folder, installed or not
+from tui.data.log.file import LogFile  # noqa: E402 - found beside this folder, installed or not
 from tui.theme import CSS  # noqa: E402
 from tui.widgets.log_view import LogView  # noqa: E402
 

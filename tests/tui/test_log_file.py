@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import PATIENCE
-from tui.data import merged_log
-from tui.data.log_file import LogFile, Piece
-from tui.data.log_filter import LogFilter
-from tui.data.log_reader import LogReader
-from tui.data.merged_log import HISTORY, MergedLog, Place, Where
+from tui.data.log import merged as merged_log
+from tui.data.log.file import LogFile, Piece
+from tui.data.log.filter import LogFilter
+from tui.data.log.merged import HISTORY, MergedLog, Place, Where
+from tui.data.log.reader import LogReader
 from tui.text.cells import MAX_RAW
 
 

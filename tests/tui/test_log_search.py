@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import PATIENCE
-from tui.data import log_search
-from tui.data.log_file import LogFile
-from tui.data.log_filter import LogFilter
-from tui.data.log_pattern import CUT, Pattern, PatternError
-from tui.data.log_search import Found, LogSearch, Step
-from tui.data.merged_log import MergedLog, Place
+from tui.data.log import search as log_search
+from tui.data.log.file import LogFile
+from tui.data.log.filter import LogFilter
+from tui.data.log.merged import MergedLog, Place
+from tui.data.log.pattern import CUT, Pattern, PatternError
+from tui.data.log.search import Found, LogSearch, Step
 from tui.text.log import filter_words, search_words
 
 STEPS: list[Step] = ["previous", "next"]
@@ -104,8 +104,8 @@ SLOW = "(a|aa)*[bc]"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.data.log_pattern.SECONDS", 0.02)
-    monkeypatch.setattr("tui.data.log_pattern.LINE_SECONDS", 0.02)
+    monkeypatch.setattr("tui.data.log.pattern.SECONDS", 0.02)
+    monkeypatch.setattr("tui.data.log.pattern.LINE_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 from tests.support import PATIENCE
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.data import merged_log
-from tui.data.log_file import LogFile, Piece
-from tui.data.merged_log import MergedLog
+from tui.data.log import merged as merged_log
+from tui.data.log.file import LogFile, Piece
+from tui.data.log.merged import MergedLog
 from tui.text.cells import segments_line
 from tui.text.log import search_words
 from tui.theme import CSS

@@ -17,8 +17,8 @@ from textual.widgets import Static
 from engine.core.metrics.series import Series
 from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
-from tui.data.log_file import LogFile
-from tui.data.merged_log import MergedLog
+from tui.data.log.file import LogFile
+from tui.data.log.merged import MergedLog
 from tui.driver import RankdeckDriver
 from tui.text.cells import clean
 from tui.text.rank_columns import RankRow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from engine.client.editor import Frame, editor_command, pager_command
 from engine.core.words import count
-from tui.data.log_choice import LogChoice
-from tui.data.log_saving import save_lines, save_text
+from tui.data.log.choice import LogChoice
+from tui.data.log.saving import save_lines, save_text
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.settings import LowerPane
-from tui.data.log_saving import save_text
+from tui.data.log.saving import save_text
 from tui.data.model import RunModel
 from tui.keys import first_key
 from tui.screens.base import DeckScreen

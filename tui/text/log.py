@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from tui.data.log_filter import LogFilter
-from tui.data.log_pattern import CUT, Pattern
-from tui.data.log_search import Found
+from tui.data.log.filter import LogFilter
+from tui.data.log.pattern import CUT, Pattern
+from tui.data.log.search import Found
 
 
 def search_words(

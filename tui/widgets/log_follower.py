@@ -3,9 +3,9 @@ arrive, a view that follows moves to the end; others stay."""
 
 from collections.abc import Callable
 
-from tui.data.log_finder import LogFinder, Origin
-from tui.data.log_reader import LogReader
-from tui.data.merged_log import Batch, MergedLog, Place
+from tui.data.log.finder import LogFinder, Origin
+from tui.data.log.merged import Batch, MergedLog, Place
+from tui.data.log.reader import LogReader
 from tui.widgets.log_rows import LogRows, Styles
 from tui.widgets.log_window import LogWindow, Position
 

@@ -13,9 +13,9 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from engine.core.log_levels import LEVELS, Level, level_word
-from tui.data.log_finder import LogFinder
-from tui.data.log_folding import Line
-from tui.data.merged_log import MergedLog
+from tui.data.log.finder import LogFinder
+from tui.data.log.folding import Line
+from tui.data.log.merged import MergedLog
 from tui.text.cells import Span, plain_line, segments_line
 
 STDERR = "▌"

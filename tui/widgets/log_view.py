@@ -14,11 +14,11 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from engine.core.log_levels import LEVELS
-from tui.data.log_file import LogFile
-from tui.data.log_filter import LogFilter
-from tui.data.log_finder import LogFinder
-from tui.data.log_pattern import PatternError
-from tui.data.merged_log import MergedLog, Place
+from tui.data.log.file import LogFile
+from tui.data.log.filter import LogFilter
+from tui.data.log.finder import LogFinder
+from tui.data.log.merged import MergedLog, Place
+from tui.data.log.pattern import PatternError
 from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.text.log import empty_words, filter_words, search_words

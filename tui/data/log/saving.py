@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TextIO
 
 from engine.core.terminal_text import terminal_line
-from tui.data.log_folding import Line
-from tui.data.merged_log import MergedLog
+from tui.data.log.folding import Line
+from tui.data.log.merged import MergedLog
 
 
 def save_text(path: Path, text: str) -> int:

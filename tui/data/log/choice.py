@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 from engine.client.protocols import RunClient
 from engine.core.views.view import RunView
-from tui.data.log_file import LogFile
-from tui.data.merged_log import MergedLog
+from tui.data.log.file import LogFile
+from tui.data.log.merged import MergedLog
 
 STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out",), ("err",))
 """Values that the key sets in turn."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from engine.client.protocols import LogOrder
-from tui.data.log_file import BLOCK, LogFile
-from tui.data.log_filter import LogFilter
-from tui.data.log_folding import Folding, Line
+from tui.data.log.file import BLOCK, LogFile
+from tui.data.log.filter import LogFilter
+from tui.data.log.folding import Folding, Line
 
 HISTORY = 5_000  # lines of one file that are loaded when it is opened
 MAX_HISTORY = 20_000  # lines that are loaded in all when many files are opened as one

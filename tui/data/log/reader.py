@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from tui.data.merged_log import Batch, MergedLog, Place, Where
+from tui.data.log.merged import Batch, MergedLog, Place, Where
 
 CATCH_UP = 4  # reads in a row that may leave more behind before a view that follows jumps to the end instead
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from engine.core.log_levels import level_word
-from tui.data.log_pattern import ERRORS, Pattern, PatternError
-from tui.data.log_search import Found, LogSearch, Step
-from tui.data.merged_log import MergedLog, Place
+from tui.data.log.merged import MergedLog, Place
+from tui.data.log.pattern import ERRORS, Pattern, PatternError
+from tui.data.log.search import Found, LogSearch, Step
 
 TOO_SLOW = "it takes too long in these lines"
 

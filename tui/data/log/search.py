@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Literal, NamedTuple
 
-from tui.data.log_file import LogFile
-from tui.data.log_filter import LogFilter
-from tui.data.log_pattern import Pattern
-from tui.data.merged_log import MergedLog, Place
+from tui.data.log.file import LogFile
+from tui.data.log.filter import LogFilter
+from tui.data.log.merged import MergedLog, Place
+from tui.data.log.pattern import Pattern
 
 BLOCK = 128 << 10  # bytes that are searched at a time: a regular expression lets no other thread run meanwhile
 LONGER = (1 << 20, 8 << 20)  # the same for a line that is longer; one that is longer still is searched in pieces

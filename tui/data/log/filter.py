@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from engine.core.log_levels import LEVELS, LevelReader
-from tui.data.log_pattern import Pattern
+from tui.data.log.pattern import Pattern
 
 AND = " & "
 """Between the expressions of a filter. One after a `!` hides lines."""

@@ -1,0 +1,1 @@
+"""Files of ranks as one log: read by lines, filtered, searched and folded."""
