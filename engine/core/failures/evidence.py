@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from engine.core.failures.known import find
 from engine.core.failures.tracebacks import Traceback, all_chains, exception_line, without_frames
 from engine.core.patterns import late
 
@@ -237,8 +236,3 @@ def _telling(lines: Sequence[str]) -> str:
     return next(
         (line for line in reversed(near) if level(line) == "error" or _FAULT.search(line)), near[-1] if near else ""
     )
-
-
-def is_messenger(chain: Sequence[Traceback], text: str) -> bool:
-    """Whether an exception only reports that another process or exception failed."""
-    return bool(chain) and find(chain[-1].message, "messenger", context=text) is not None
