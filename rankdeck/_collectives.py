@@ -11,7 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankdeck.c10d._operations import Operations
 
 KEPT = 8
 """Number of newest collectives, and of newest transfers, of a group over one backend in an answer, besides the oldest pending one."""
@@ -114,7 +117,7 @@ def _recorded(library: Any) -> tuple[list[Entry], bool]:
     return [entry for entry in entries if entry["time_created_ns"] >= _joined_at], is_evicted
 
 
-def _of_operations(operations: Any, name: str, description: str) -> Iterator[Entry]:
+def _of_operations(operations: Operations, name: str, description: str) -> Iterator[Entry]:
     """Returns entries of a group of rankdeck.c10d: the number of the last completed collective, and pending operations."""
     begun, works = operations.begun, operations.under_way()
     now, clock = time.time_ns(), time.monotonic()
