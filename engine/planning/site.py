@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli
 
 from engine.core.errors import CheckError
-from engine.core.plan.standby import MAX_LINGER
+from engine.core.plan.profile import MAX_LINGER
 from engine.linux.files import read_file
 
 FILE = Path("/etc/rankdeck/config.toml")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import CheckError
-from engine.core.plan.standby import MAX_LINGER
+from engine.core.plan.profile import MAX_LINGER
 from engine.planning import site
 
 

@@ -9,8 +9,17 @@ from engine.core.plan.batch.slurm import is_slurm_job
 from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import AUTO_PRELOAD, UNDERSTOOD, Backend, HealthLimits, Launch, Layout, Profile, Recipe
-from engine.core.plan.standby import MAX_LINGER
+from engine.core.plan.profile import (
+    AUTO_PRELOAD,
+    MAX_LINGER,
+    UNDERSTOOD,
+    Backend,
+    HealthLimits,
+    Launch,
+    Layout,
+    Profile,
+    Recipe,
+)
 
 SIGNALS = (UNDERSTOOD, "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Steps of a stop ladder: the signal that each program understands, those that a training script may handle, and SIGKILL."""

@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 
 from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import MAX_LINGER
 
 LINGER = 600.0  # seconds that a template stays where neither profile nor environment says how long
-MAX_LINGER = 86_400  # most seconds that it may stay
 
 TERMINAL_NAMES = frozenset(
     {"_", "SHLVL", "OLDPWD", "TMUX", "TMUX_PANE", "STY", "WINDOW", "WINDOWID", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION",
