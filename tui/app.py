@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -24,7 +23,6 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Input
 from textual.worker import Worker, WorkerError, WorkerState
 
-from engine.client.notices.notify import send, terminal_sequences
 from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
@@ -35,7 +33,6 @@ from engine.core.views.view import RunSummary
 from engine.core.words import count
 from tui.data.clipboard import fits_terminal, to_tmux
 from tui.data.off_loop import off_loop
-from tui.data.run_link import RunWatch
 from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
@@ -44,7 +41,6 @@ from tui.theme import DARK, LIGHT, NoColours
 
 PATIENCE = 1.0  # seconds that a key waits for the text before it: a line that is being removed takes in nothing more
 
-TELL_SECONDS = 2.0  # seconds between two looks for runs that need their user
 LOOK_SECONDS = 1.0  # seconds after which a changed look is written: a key may be pressed again
 END_SECONDS = 5.0  # seconds for which the end of the app waits for the killed command for notices
 
@@ -178,19 +174,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     @work(group="notify", exit_on_error=False)
     async def _tell(self) -> None:
-        """Tells the user of runs that end, fail or hang, on any screen."""
-        watch = RunWatch(self._notify.on, time.time())
-        while True:
-            try:
-                runs = await off_loop(self.engine.runs)
-            except (RankdeckError, OSError):  # the list of runs says it; the next reading may succeed
-                runs = None
-            for told in watch.look(runs) if runs is not None else ():
-                if self._driver is not None:
-                    self._driver.write(terminal_sequences(self._notify, told))
-                for problem in await send(self._notify, told):
-                    self.say(plain_line(problem), error=True)
-            await asyncio.sleep(TELL_SECONDS)
+        from tui.notices import tell
+
+        await tell(self, self._notify, lambda text: self._driver and self._driver.write(text))
 
     @property
     def known_runs(self) -> list[RunSummary]:

@@ -187,7 +187,7 @@ def test_home_is_painted_without_what_only_other_screens_need():
 
 def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
     code = (
-        "import sys, tui.app, tui.screens.run, tui.screens.edit, tui.screens.help, tui.commands;"
+        "import sys, tui.app, tui.notices, tui.screens.run, tui.screens.edit, tui.screens.help, tui.commands;"
         "print(sorted({name for name in sys.modules if name.startswith('engine.') and not name.startswith('engine.core')}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)

@@ -92,7 +92,7 @@ def test_the_help_of_a_key_names_the_changed_key_that_it_speaks_of():
 
 
 async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # fmt: skip
-    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    monkeypatch.setattr("tui.notices.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)
     old = engine.add_run("old-aaaa")
     old.fail(2)
@@ -110,7 +110,7 @@ async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(t
 
 async def test_the_end_of_the_app_ends_the_command_for_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tui.app.END_SECONDS", PATIENCE)
-    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    monkeypatch.setattr("tui.notices.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)
     run = engine.add_run("new-bbbb")
     pid = tmp_path / "pid"
@@ -123,7 +123,7 @@ async def test_the_end_of_the_app_ends_the_command_for_notices(tmp_path: Path, m
 
 
 async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    monkeypatch.setattr("tui.notices.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)
     run = engine.add_run("new-bbbb", now=time.time() + 1)
     app = RankdeckApp(engine, open_run="new-bbbb", notify=Notify(bell=True, desktop="osc9"))

@@ -1,23 +1,19 @@
-"""The connection to one run, opened again after a break until it is closed, and a watch on all runs. Knows asyncio and nothing of Textual."""
+"""The connection to one run, opened again after a break until it is closed. Knows asyncio and nothing of Textual."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from engine.client.notices.notify import Telling
 from engine.client.protocols import EngineClient, RunClient
 from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
-from engine.core.settings import Occasion
-from engine.core.views.occasions import Condition, condition, occasion_of, telling
-from engine.core.views.view import RunSummary, Snapshot, Update
+from engine.core.views.view import Snapshot, Update
 from tui.data.model import RunModel
 
 RETRY_SECONDS = (0.25, 5.0)  # first and longest wait before attaching again
 
 
 class RunLink:
-    """Folds the messages of a run's supervisor into a model; `told` gets the reason when the connection breaks, and "" when it is back.
-    told: called with the reason when the connection breaks, and with an empty text when it works again."""
+    """Folds the messages of a run's supervisor into a model; `told` gets the reason when the connection breaks, and "" when it is back."""
 
     def __init__(self, engine: EngineClient, run: str, model: RunModel, told: Callable[[str], None]) -> None:
         self.client: RunClient | None = None
@@ -64,23 +60,3 @@ class RunLink:
         if self.client is not None:
             with suppress(RankdeckError, OSError):
                 await self.client.close()
-
-
-class RunWatch:
-    """Compares lists of runs, to tell the user of some occasions; the state in which runs older than `since` are found is no news."""
-
-    def __init__(self, on: Collection[Occasion], since: float) -> None:
-        self._on, self._since = on, since
-        self._known: dict[str, Condition] = {}
-
-    def look(self, runs: Iterable[RunSummary]) -> list[Telling]:
-        """The messages for the user after this reading."""
-        told = []
-        for run in runs:
-            now = condition(run)
-            before = self._known.get(run.run, Condition() if run.launched_at >= self._since else now)
-            self._known[run.run] = now
-            occasion = occasion_of(before, now)
-            if occasion is not None and occasion in self._on:
-                told.append(Telling(occasion, run.run, run.name, telling(occasion, now)))
-        return told
