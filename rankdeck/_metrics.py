@@ -58,7 +58,7 @@ class _MetricsFile:
                 os.close(fd)
 
 
-phase = ""  # the last reported work of this rank instead of training; empty: it trains
+phase = ""  # what this rank does instead of training, as it has reported last; empty: it trains
 
 _file: _MetricsFile | None = None
 _looked = False
@@ -75,7 +75,7 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
 
     Args:
         step: the step just finished, counted from 1.
-        loss: Loss of that step, as this rank sees it.
+        loss: loss of that step, as this rank sees it.
         samples: that this rank has trained on since its last call; shown as samples/s.
         **more:
             `tokens`: like `samples`; shown as tok/s.

@@ -32,8 +32,8 @@ def broadcast_object(value: Any, source: int, device: torch.device) -> Any:
 
 
 def all_gather_objects(value: Any, device: torch.device) -> list[Any]:
-    """Gathers one object from each rank of the default process group on all of them. A collective: all ranks must call it. Args: see
-    `broadcast_object`. Returns the objects, in the order of the ranks."""
+    """Gathers one object from each rank of the default process group on all of them. A collective: all ranks must call it. `value`,
+    `device`: see `broadcast_object`. Returns the objects, in the order of the ranks."""
     import torch.distributed as dist
 
     return [broadcast_object(value, rank, device) for rank in range(dist.get_world_size())]

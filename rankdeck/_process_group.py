@@ -65,9 +65,9 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
 
 
 def device() -> torch.device:
-    """Returns the device that this rank computes on. Returns `cuda:LOCAL_RANK`, made the current device, if the backend is nccl: that of
-    the process group, or before there is one, that which `init_process_group` would use. Otherwise the CPU. Raises RuntimeError: this
-    rank has no GPU."""
+    """Returns the device that this rank computes on: with the backend nccl `cuda:LOCAL_RANK`, which becomes the current device, otherwise
+    the CPU. Before there is a process group, the backend is the one that `init_process_group` would use. Raises RuntimeError if this rank
+    has no GPU."""
     import torch.distributed
 
     group = torch.distributed

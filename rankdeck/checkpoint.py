@@ -34,7 +34,7 @@ VARIABLE = "RANKDECK_CHECKPOINTS"
 
 _NAME = re.compile(r"step-(\d+)\.pt")
 
-_TEMPORARY = ".new"  # at the end of the name of a file that is not whole yet
+_TEMPORARY = ".new"  # the name of a file that is not whole yet ends with this
 
 
 class Saved(NamedTuple):
@@ -81,8 +81,8 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, keep: int = 2) -> bool:
-    """Writes a checkpoint and reports it with `rankdeck.log`. One rank calls it. A failure costs this checkpoint only. `folder`: Folder
-    of the checkpoints; it is made. `keep`: how many of the newest up to this one stay, at least 1. Later ones are not removed. Returns
+    """Writes a checkpoint and reports it with `rankdeck.log`. One rank calls it. A failure costs this checkpoint only. `folder` is
+    made. `keep`: how many of the newest up to this one stay, at least 1. Later ones are not removed. Returns
     whether it was written; if not, a line on stderr says why."""
     path = Path(folder) / f"step-{step}.pt"
     try:
@@ -103,7 +103,7 @@ def load(folder: str | os.PathLike[str], *, map_location: Any = "cpu") -> Saved 
     """The newest checkpoint that can be read. If a newer one is damaged, a line on stderr names it.
 
     Args:
-        folder: Folder of the checkpoints; or one file that `write` has made, whose step counts as 0.
+        folder: that of the checkpoints; or one file that `write` has made, whose step counts as 0.
         map_location: as for `torch.load`.
 
     Returns:
@@ -135,7 +135,7 @@ def load_on_all_ranks(folder: str | os.PathLike[str], device: torch.device) -> S
 
     Args:
         folder: read by rank 0 only.
-        device: Device of this rank; the process group's messages go through it.
+        device: that of this rank; the process group's messages go through it.
 
     Returns:
         The checkpoint, with its tensors on the CPU; None: rank 0 found none.

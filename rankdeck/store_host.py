@@ -84,8 +84,8 @@ def show_title(about: str) -> None:
 
 
 def publish(store: Any, number: int, news: Any) -> None:
-    """Puts a message into the store under a key of each rank, which reads them one after the other. `news`: the message, and the number of ranks.
-    An older supervisor does not sign it."""
+    """Puts a message into the store, under a key for each rank; ranks read their messages one after the other. `number`: that of the
+    message, counted from 0. `news`: the message, with the number of ranks, and its signature if the attempt has a secret."""
     word, generation, ranks, *signature = news
     text = " ".join([*signature, json.dumps([word, generation])])
     for rank in range(ranks):

@@ -68,8 +68,8 @@ class Deck(Protocol):
         """Shows a list of options, each with a line about it, that a part of a name filters; `what`: an option, in words."""
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
-        """Shows a notice in place of the one before. Never markup. seconds: how long it is shown; None: as long as a sentence takes to
-        read."""
+        """Shows a notice in place of the one before. Never markup. `seconds`: how long it is shown; None: as long as a sentence takes
+        to read."""
 
     def show_error(self, title: str, error: RankdeckError) -> None: ...
 

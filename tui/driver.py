@@ -25,7 +25,7 @@ REPEAT = 1.0
 
 
 class InputDecoder(codecs.IncrementalDecoder):
-    """Decodes a terminal's input to text: never fails, and drops X10 mouse reports."""
+    """Decodes a terminal's input to text. It never fails, and it drops X10 mouse reports."""
 
     reported: Callable[[], None] | None = None  # called after reports were dropped
 

@@ -26,7 +26,7 @@ class _Colour(NamedTuple):
     light: str
 
 
-_COLOURS = read_table("tui", "theme", _Colour)  # of `theme.tsv`
+_COLOURS = read_table("tui", "theme", _Colour)
 
 
 def _theme(name: str, colours: Mapping[str, str], *, dark: bool) -> Theme:

@@ -16,7 +16,7 @@ from rankdeck._torch_compat import has_marked, mark_key, set_once
 from rankdeck.store_host import PREFIX
 
 KEY = "RANKDECK_STORE_KEY"
-"""Variable with the secret. It is missing in an attempt that an older rankdeck has begun: nothing is signed there."""
+"""Variable with the secret of the attempt. Without it, nothing is signed."""
 
 CONNECT_TIMEOUT = 300.0
 """Seconds in which a connection to the store is made. The agent listens before ranks start, so only a store that has ended refuses it."""

@@ -19,7 +19,7 @@ class Slot(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
-    device: str  # without the index, which differs between ranks
+    device: str  # the device without its index, which differs between ranks
     is_parameter: bool
     requires_grad: bool
 

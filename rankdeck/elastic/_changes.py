@@ -28,14 +28,14 @@ class Changes:
         self._counted_at: float | None = None
         self._updated = ""  # name of the optimizer that has made a step which is not counted yet
         self._carried = ""  # name of the optimizer whose gradients were kept when a step was counted
-        self._keepers: set[str] = set()  # Optimizers whose gradients were kept once
+        self._keepers: set[str] = set()  # optimizers whose gradients were kept once
         self._watched: list[str] = []  # parts that may change without an optimizer's step
         self._weights: dict[str, list[Any]] = {}  # parameters of the modules among them
         self._at_count: dict[str, int] = {}  # their fingerprints when the last step was counted
         self._is_after_count = False
         """Whether a step was counted, and the backward pass of the next one has not begun."""
         self._late: dict[str, None] = {}  # parts that have changed meanwhile, in any step
-        self._is_learned = False  # whether that has been looked at once
+        self._is_learned = False  # whether these parts have been looked for once
         self._buffers: list[tuple[Any, Any]] = []
         """Buffers, and copies of them from before the first forward pass of this step."""
         self._settings: list[tuple[dict[str, Any], dict[str, Any]]] = []

@@ -41,7 +41,9 @@ class News:
         with contextlib.suppress(RuntimeError):  # the store has ended, and the thread too
             store.set(f"{PREFIX}/news/{self._number}/{self._rank}", "")
             self._thread.join(CLOSE_TIMEOUT)
-            store.delete_key(f"{PREFIX}/news/{self._number}/{self._rank}")  # or the next training would read it
+            store.delete_key(
+                f"{PREFIX}/news/{self._number}/{self._rank}"
+            )  # or a new process of this rank would read it
 
     def _listen(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form

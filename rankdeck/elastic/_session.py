@@ -43,7 +43,7 @@ LOSS_REPORT_TIMEOUT = 60.0
 """Seconds that a rank whose collective failed waits for a report that a peer is lost. The report takes milliseconds, and some 20 s where a
 supervisor or agent that was stopped, or a connection that was cut, must be replaced first. Without one, the error comes from the script."""
 
-USUAL_REPORT_TIME = 5.0  # seconds of this after which the rank writes why it waits
+USUAL_REPORT_TIME = 5.0  # seconds of this wait after which the rank writes why it waits
 
 CONNECT_TIMEOUT = 20.0
 """Seconds in which all ranks must connect and have their state in the first attempt to form a generation. Each further attempt has twice
@@ -113,7 +113,7 @@ def _alone(state: State, function: Callable[[], R]) -> R:
 class _Session:
     """Training of this rank from its first generation to the end."""
 
-    has_begun = False  # whether this process has had one
+    has_begun = False  # whether this process has begun a training
 
     def __init__(self, state: State) -> None:
         _Session.has_begun = True

@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
     step: int
     fresh: bool
     rank: int
-    fault: str = ""  # why its state is not that of its last counted step
+    fault: str = ""  # why its state is not that of its last counted step; empty: it is
     is_alone: bool = False  # whether its running statistics are known to be those of this rank alone
     digests: dict[str, int] = {}  # noqa: RUF012 - never written
     """Of what it has trained, by name of the part."""

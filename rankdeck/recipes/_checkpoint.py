@@ -16,8 +16,8 @@ def resume(folder: Path, device: torch.device, **shape: object) -> dict[str, Any
     """The state in the newest checkpoint, on every rank. A collective: all ranks call it.
 
     Args:
-        folder: Folder of the checkpoints; read by rank 0 only.
-        device: Device of this rank; the process group's messages go through it.
+        folder: that of the checkpoints; read by rank 0 only.
+        device: that of this rank; the process group's messages go through it.
         **shape: what must be in it.
 
     Returns:

@@ -53,7 +53,7 @@ def parameter(
         help: what it means, in a few words.
         low: the smallest valid number; None: no limit.
         high: the largest valid number; None: no limit.
-        unit: Unit of the number, such as `steps`.
+        unit: unit of the number, such as `steps`.
         choices: the valid values; empty: any.
         pattern: a regular expression that the whole text must match; empty: any text.
         presets: values by the name of a preset.

@@ -7,7 +7,7 @@ import hashlib
 
 
 def seed_at(seed: int, *numbers: int) -> int:
-    """Returns the seed of one draw. `numbers`: what tells this draw from the others, such as epoch, step or rank. Returns A number from 0
-    to 2**63 - 1, the same on every machine."""
+    """Returns the seed of one draw, from 0 to 2**63 - 1, the same on every machine. `numbers`: the numbers that no other draw has, such
+    as epoch, step or rank."""
     digest = hashlib.sha256(repr((seed, *numbers)).encode("ascii")).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -90,8 +90,8 @@ class ShardedCheckpoint:
         return not why
 
     def read(self, state: dict[str, Any]) -> bool:
-        """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings. `state`: State of the same
-        structure as was written; the tensors may be sharded over another number of ranks. Raises SystemExit: the checkpoint can't be
+        """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings. `state` has the
+        structure that was written; the tensors may be sharded over another number of ranks. Raises SystemExit: the checkpoint can't be
         loaded; rank 0 says why and what to do."""
         found = [NAME.fullmatch(path.name) for path in self._folder.glob("step-*")]
         steps = [int(match[1]) for match in found if match]

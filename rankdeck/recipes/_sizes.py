@@ -10,7 +10,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_sizes(words: str) -> list[int]:
     """The sizes that some words stand for. `words`: `4:400M` doubles from 4 bytes to 400 MiB, which is the last whether or not doubling
     meets it; `4:400M:x8` multiplies by 8; `4,1K,2G` are these. K, M and G are powers of 1024. Returns bytes, rising, each once. Raises
-    ValueError: with the problem."""
+    ValueError, which says the problem."""
     first, *more = words.split(":")
     if not more:
         return sorted({_bytes_of(word) for word in words.split(",")})

@@ -48,7 +48,7 @@ class Shard:
     last batch is filled up from the epoch's beginning.
 
     Args:
-        length: Length of the text, in characters; at least 2 * block.
+        length: length of the text, in characters; at least 2 * block.
     """
 
     def __init__(self, *, length: int, block: int, batch: int, seed: int, rank: int, world: int) -> None:

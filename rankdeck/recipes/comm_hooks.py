@@ -123,7 +123,7 @@ class Result(NamedTuple):
 
 
 def measure(kind: str, parameters: Parameters, digits: tuple[Digits, Digits], first: int, steps: int) -> Result:
-    """Trains with one hook. `first`: steps of the hooks before this one. `steps`: Steps of all hooks together."""
+    """Trains with one hook. `first`: steps of the hooks before this one. `steps`: steps of all hooks together."""
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
     learned, held_out = digits
     torch.manual_seed(parameters.seed)

@@ -53,7 +53,7 @@ from rankdeck.recipes._spirals import ARMS, draw_spirals
 
 REFUSED_BACKENDS = {"mpi": "an MPI process can't join a second world of another size"}
 
-HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
+HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 FOREVER = timedelta(days=365)
 

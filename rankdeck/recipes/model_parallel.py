@@ -46,7 +46,7 @@ from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 from rankdeck.recipes._stop import StopSignal
 
-HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
+HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 
 @dataclass(frozen=True)

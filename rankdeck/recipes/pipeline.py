@@ -60,7 +60,7 @@ from rankdeck.recipes._stages import TimedStage, make_layers
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._stopwatch import Stopwatch
 
-HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
+HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 TORCH = "2.11"
 

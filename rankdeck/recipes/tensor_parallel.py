@@ -51,7 +51,7 @@ from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 from rankdeck.recipes._stop import StopSignal
 
-HELD_OUT = 1000  # points on which the accuracy is measured; step 0 of the draws
+HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 TORCH = "2.6"
 

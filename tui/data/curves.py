@@ -20,7 +20,7 @@ MOST_CURVES = 4  # most curves that are drawn separately; more are drawn as one 
 
 class Look(NamedTuple):
     log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
-    by_time: bool = False  # x is in seconds, though there are steps
+    by_time: bool = False  # x is in seconds, even if values have steps
     smoothing: float = 0.0  # share of the values before in each value, as TensorBoard smooths; 0: none
     begin: float = 0.0
     end: float = 1.0  # which part of the run is drawn
@@ -39,7 +39,7 @@ class Curves(NamedTuple):
     """The content of a chart. `odd`: places of values that were not finite. `by_step`: x is in steps, else in seconds."""
 
     curves: list[Curve]
-    is_band: bool  # they are the mean, the highest and the lowest of many series
+    is_band: bool  # the curves are the mean, the highest and the lowest of many series
     odd: list[float]
     restarts: list[float]  # steps from which a later attempt continued
     by_step: bool

@@ -19,8 +19,8 @@ _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv",
 
 
 def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None:
-    """A path that begins with `text`; the first by name. May wait for a file system. `ending`: Ending of the names of files; None: only
-    folders. Returns folders end with `/`. None: there is none, or nothing has been typed."""
+    """The first path by name that begins with `text`; that of a folder ends with `/`. None: there is none, or nothing has been typed. May
+    wait for a file system. `ending`: the names of files end with it; None: only folders."""
     if not text or text.endswith("/") or (ending == "" and "/" not in text):  # `python3` is no path
         return None
     above, _, begun = text.rpartition("/")

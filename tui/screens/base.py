@@ -42,7 +42,7 @@ class DeckScreen(Screen[None]):
     def begin(
         self, work: Callable[[], Coroutine[object, object, None]], group: str, *, exclusive: bool = False
     ) -> None:
-        """Lets something happen that takes a while. `exclusive`: whether it replaces the current work of the same group, which may not
+        """Begins work that takes a while. `exclusive`: whether it replaces the current work of the same group, which may not
         even have begun."""
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 

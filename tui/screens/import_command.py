@@ -26,7 +26,7 @@ DETAIL = (
     "nothing is started. A command that is pasted on the home screen does the same."
 )
 
-LEFT_OUT_SECONDS = 20.0  # seconds for which is shown what of a command is not in the form
+LEFT_OUT_SECONDS = 20.0  # seconds for which the parts of a command that the form lacks are shown
 
 
 class ImportScreen(AskScreen):

@@ -23,7 +23,7 @@ from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.text_pane import TextPane
 
-PAINT_HZ = 4  # for table and header: numbers that change faster can't be read
+PAINT_HZ = 4  # table and header: numbers that change faster can't be read
 
 LOG_HZ = 8
 CHART_HZ = 1

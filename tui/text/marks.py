@@ -17,7 +17,7 @@ class Signs(NamedTuple):
     """The characters that tables and curves are drawn with."""
 
     cursor: str
-    ranks: dict[RankWord, str]  # each state has its sign besides its word and its colour
+    ranks: dict[RankWord, str]  # of each state of a rank
     mixed: str  # of a node whose ranks are in different states
     trouble: str  # of a rank that runs, and hangs or lags
     blocks: str  # of a sparkline, lowest first

@@ -33,8 +33,8 @@ ASCII_SIGNS = ("*", "+", "o", "x", "#", "@")
 SIGNED = 5  # places of a curve that have its sign
 
 RESTART = "┊"
-ASCII_RESTART = ":"  # from top to bottom, where a later attempt went on
-QUIET = (128, 128, 128)  # its colour, which is no curve's
+ASCII_RESTART = ":"  # drawn from top to bottom where a later attempt went on
+QUIET = (128, 128, 128)  # the colour of this line, which no curve has
 
 AXIS = 7
 """Cells of the vertical axis' numbers. They never change, so that the curves stay where they are."""

@@ -12,7 +12,7 @@ from tui.widgets.log_window import LogWindow, Position
 
 class LogFollower:
     """A reader, a search, rows and a window on them. `told` is called in other threads when `take` has something to do, `moved` when the
-    view must be drawn. ascii: draws with ASCII characters only."""
+    view must be drawn."""
 
     def __init__(
         self, told: Callable[[], None], moved: Callable[[bool], None], styles: Callable[[], Styles], *, ascii: bool

@@ -78,7 +78,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._show(self._ranks.in_order(self._now))
 
     class LookChanged(Message):
-        """The user wants another look. `fields`: fields of `Look`."""
+        """The user wants another look. `fields`: the changed fields of `Look`."""
 
         def __init__(self, **fields: object) -> None:
             super().__init__()

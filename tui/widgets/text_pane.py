@@ -31,7 +31,7 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
     """
 
     def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:
-        """ascii: draws with ASCII characters. focus: whether the keys can go to it."""
+        """`focus`: whether the pane takes the keys."""
         super().__init__(id=id, classes="pane", can_focus=focus)
         self._ascii = ascii
         self._title: str | None = None

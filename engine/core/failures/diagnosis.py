@@ -114,9 +114,8 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
 
 
 def why_again(said: Explanation) -> tuple[str, str]:
-    """Why the same run would fail again, if that is certain, and where the exception was raised. Returns a part of a sentence, empty if
-    the cause may heal or is only likely; and a text that is the same for the same exception at the same place, empty if no exception
-    ended the rank."""
+    """Why the same run would fail again, as a part of a sentence, and where the exception was raised. The first is empty if the cause may
+    heal or is only likely. The second is the same for the same exception at the same place, and empty if no exception ended the rank."""
     why = said.detail.removesuffix(".") if not said.heals and said.confidence == "certain" else ""
     frames = _FRAMES.findall(said.traceback)
     is_raised = bool(frames and said.raised) and not said.waits

@@ -63,8 +63,8 @@ class Job(Background):
     # groups
 
     def form(self, name: str, ranks: Sequence[int], timeout: float) -> tuple[Communicator, MPI.Intracomm]:
-        """Creates the communicators of a group. All members must call this, and no other ranks. `name`: Name of the group; unique among
-        groups of these ranks that form at the same time. Returns one communicator for collectives, and one for point-to-point operations.
+        """Creates the communicators of a group. All members must call this, and no other ranks. `name`: unique among groups of these ranks that
+        form at the same time. Returns one communicator for collectives, and one for point-to-point operations.
         Raises torch.distributed.DistBackendError: members are missing; the message names them."""
         tag = zlib.crc32(f"{name} {list(ranks)}".encode()) % self._largest_tag
         missing = meet(self._comm, ranks, tag, timeout)

@@ -55,7 +55,7 @@ def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:
 
 class Block:
     """A datatype of `count` items, for more of them than a C int can count. A context manager: the datatype exists inside. `address`:
-    Address of the items, for MPI_BOTTOM; 0: the call passes it."""
+    address of the items, for MPI_BOTTOM; 0: the call passes it."""
 
     def __init__(self, item: MPI.Datatype, count: int, address: int = 0) -> None:
         self._item, self._count, self._address = item, count, address

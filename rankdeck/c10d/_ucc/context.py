@@ -35,7 +35,7 @@ class Context:
     """A UCC context, in which its processes create teams.
 
     Args:
-        token: Token of the store in which its teams are numbered.
+        token: token of the store in which its teams are numbered.
         members: names of the processes, in order.
 
     Raises:
@@ -84,7 +84,7 @@ class Context:
 
 
 class Team:
-    """A UCC team: some of the context's processes. Raises MissingError: processes are missing. Raises UccError: from UCC."""
+    """A UCC team: some of the context's processes. Raises MissingError if processes are missing, and errors of UCC as UccError."""
 
     def __init__(self, context: Context, number: int, rank: int, size: int, exchange: Exchange) -> None:
         self.context, self.rank, self.size = context, rank, size
@@ -116,10 +116,7 @@ class Team:
         context.check("ucc_team_create_test", status)
 
     def call(self, coll_type: int, **arguments: object) -> Call:
-        """Starts a collective.
-
-        **arguments: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV.
-        """
+        """Starts a collective. `arguments`: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV."""
         return Call(self, make_arguments(coll_type, **arguments))
 
     def run(self, coll_type: int, **arguments: object) -> None:

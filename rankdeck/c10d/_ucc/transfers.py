@@ -61,7 +61,7 @@ class TransferError(RuntimeError):
 
 
 class Transfers:
-    """Transfers between the processes of a context. Raises MissingError: processes are missing. Raises TransferError: from UCX."""
+    """Transfers between the processes of a context. Raises MissingError if processes are missing, and errors of UCX as TransferError."""
 
     def __init__(self, library: Library, rank: int, exchange: Exchange, lock: threading.Lock) -> None:
         self._functions = functions = ctypes.CDLL(_LIBRARY)
@@ -93,7 +93,7 @@ class Transfers:
         return Transfer(self, pointer, _size(tensor), is_receive=False)
 
     def receive(self, tensor: torch.Tensor, group: int, rank: int | None, tag: int) -> Transfer:
-        """Starts to receive into contiguous memory. `group`: number of the group. `rank`: Rank of the sender in the group; None: any."""
+        """Starts to receive into contiguous memory. `group`: number of the group. `rank`: the sender's rank in the group; None: any."""
         everything = (1 << 64) - 1
         mask = everything if rank is not None else everything & ~((_WORLDS - 1) * _TAGS)
         with self._lock:

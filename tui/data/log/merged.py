@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     where: Where | Place
     lines: list[Line]
     partials: list[Line]
-    more: bool  # there is more where this came from
+    more: bool  # whether there are more lines after these
     has_older: bool
     place: int = 0  # of the lines around a place, the index of the one that was asked for
     changed: Mapping[int, Line] = {}

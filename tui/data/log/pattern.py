@@ -87,8 +87,8 @@ class _Compiled(NamedTuple):
 
 
 class Pattern:
-    """A regular expression. Case counts if it has capitals. `words`: Words of which at least one is in every match; empty: they are found
-    in the expression, if there are any. `noun`: what one match is called. Raises PatternError: it can't be used."""
+    """A regular expression. Case counts if it has capitals. `words`: every match has at least one of them; empty: they are found in
+    the expression, if there are any. `noun`: what one match is called. Raises PatternError: it can't be used."""
 
     def __init__(self, text: str, words: tuple[str, ...] = (), noun: str = "match") -> None:
         self.text = text
