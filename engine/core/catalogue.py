@@ -17,8 +17,8 @@ class ImportedCommand(NamedTuple):
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A profile file. Exactly one of `profile` and `error` is set. `source`: `here`, `yours`, `shared` or `shipped`, by its
-    folder; `file`: in another folder; `run`: no file, but the profile of a run; `command`: no file, but a command that was read. `line`: of
-    the error in the file; None: not known."""
+    folder; `file`: in another folder; `run`: no file, but the profile of a run; `command`: no file, but a command that was read. `line`: where
+    the error is in the file; None: not known."""
 
     name: str
     path: Path
