@@ -32,6 +32,7 @@ from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
+from engine.runs.tidying import remove_needless
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
@@ -155,6 +156,8 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
         _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     with _goes_on():
         sweep_shared_memory()
+    with _goes_on():
+        remove_needless(paths)
     journal.close()
     guard.release()
     for path in (paths.guards, paths.supervisor):
