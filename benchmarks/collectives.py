@@ -25,6 +25,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from engine.backends.mpi import settings  # noqa: E402 - of this tree
+from engine.core.errors import CheckError  # noqa: E402
+from engine.gate import LAUNCHED  # noqa: E402
+
 PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
@@ -177,11 +181,25 @@ def run_rank(options: argparse.Namespace) -> None:
 # --- in front of them ---------------------------------------------------------------------------------------------------------
 
 
+def find_mpirun() -> tuple[str, str]:
+    """Open MPI's `mpirun`, on PATH or as `make` has installed it, and the folder of its library if ranks do not find that themselves."""
+    if path := shutil.which("mpirun.openmpi"):
+        return path, ""
+    try:
+        found = settings(one_machine=True, permit=LAUNCHED)
+    except CheckError as error:
+        sys.exit(f"{error.message}; {error.hint}")
+    assert found.mpi is not None
+    if found.mpi.implementation != "openmpi":
+        sys.exit(f"{found.mpi.path} is not Open MPI; install the package openmpi-bin")
+    return found.mpi.path, found.library_path
+
+
 def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
     """One job of so many ranks."""
     with tempfile.TemporaryDirectory(prefix="collectives") as folder:
         results = Path(folder) / "results"
-        mpirun = shutil.which("mpirun.openmpi") or "mpirun"
+        mpirun, library_path = find_mpirun()
         argv = [mpirun, "-np", str(ranks), "--oversubscribe", options.python, __file__, "--rank", str(results)]
         argv += ["--with-ucc"] if options.with_ucc else []
         argv += [
@@ -192,15 +210,16 @@ def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
             "--collectives",
             *options.collectives,
         ]
-        settings = {
+        environment = {
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_mpi_yield_when_idle": str(int(ranks > len(os.sched_getaffinity(0)))),
             "OMP_NUM_THREADS": "1",
             "UCX_TLS": "self,sm,tcp",
             "UCX_NET_DEVICES": "lo",
+            **({"LD_LIBRARY_PATH": library_path} if library_path else {}),
         }
-        subprocess.run(argv, check=True, env={**os.environ, **settings}, stdout=sys.stderr)
+        subprocess.run(argv, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
         found: dict[str, Any] = json.loads(results.read_text())
         return found
 
