@@ -17,7 +17,7 @@ _TAGS = late(
     r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
     r"|\[r(?P<deck>\d{1,5}) [^\]\n]{1,200}\] "  # rankdeck logs
     r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,5})\]: ?"  # torchrun --tee: role and local rank
-    r"|\[[^\],<>\n]{1,120},(?P<mpi>\d{1,5})\]<std\w{3}>: ?"  # mpirun --tag-output
+    r"|\[[^\],<>\n]{1,120},(?:mpirank:)?(?P<mpi>\d{1,5})(?:,[\w.-]{1,60})?\]<std\w{3}>: ?"  # mpirun --tag-output, SageMaker
     r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
     r"|\((?P<source>[^()\n]{0,120}?(?:\([\w.]{0,80}\)[^()\n]{0,40})?\bpid=\d+[^()\n]{0,80})\) "  # Ray, SkyPilot
     r"|\d{4}-\d\d-\d\dT[\d:.]{8,24}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # CRI: Kubernetes' files
@@ -49,7 +49,9 @@ _COMMON = tuple(map(late, (
 _NO_NAMES = frozenset(
     "wandb srun slurmstepd error warning info debug critical fatal usage file raise note hint traceback during the".split()
 )
-_PYTHON = late(r'Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d')
+_PYTHON = late(
+    r'(?:\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}Z?\]? (?:\| ?)?)?(?:Traceback \(most recent|  File "|[ |+]*Exception Group|\[rank\d)'
+)
 """If this follows a tag, it really is a tag."""
 
 

@@ -168,7 +168,7 @@ def crash_frames(text: str) -> list[str]:
 def exception_line(raised: Traceback) -> str:
     """The first line of an exception's message that is not empty: `ValueError: bad batch`."""
     lines = raised.message.split("\n")
-    named = [line.strip() for line in lines if line.strip()]
+    named = [line.strip() for line in lines if any(map(str.isalnum, line))]
     if wrapped := _WRAPPED.match(raised.message):  # Ray: the exception of the task stands at the end
         inner = [line for line in named if re.match(rf"(?:\w+\.)*{wrapped['name']}\b", line)]
         return inner[-1] if inner else f"{wrapped['name']}: {wrapped['rest']}"
