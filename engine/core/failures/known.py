@@ -136,12 +136,7 @@ class Found(NamedTuple):
 
 
 _SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
-_SIGNAL_WORDS = {
-    "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "bus error": signal.SIGBUS, "aborted": signal.SIGABRT,
-    "terminated": signal.SIGTERM, "floating point exception": signal.SIGFPE, "illegal instruction": signal.SIGILL,
-    "interrupt": signal.SIGINT, "hangup": signal.SIGHUP, "oomkilled": signal.SIGKILL, "cpu time limit exceeded": signal.SIGXCPU,
-    "trace/breakpoint trap": signal.SIGTRAP, "quit": signal.SIGQUIT, "user defined signal 1": signal.SIGUSR1, "user defined signal 2": signal.SIGUSR2,
-}  # fmt: skip
+_SIGNAL_WORDS = {(signal.strsignal(one) or "").lower(): one for one in signal.Signals} | {"oomkilled": signal.SIGKILL}
 
 
 def _signal_number(word: str) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from engine.core.failures import ssh
 from engine.core.failures.collectives import MAX_NAMED, Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
-from engine.core.failures.evidence import Bar, ending
+from engine.core.failures.evidence import ending
 from engine.core.failures.known import Confidence, Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
 from engine.core.patterns import late
@@ -116,6 +116,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
     lines = [said.line if said.line not in said.traceback else "", first.report.line if first.report else first.line]
     if said.confidence == "seen" or (said.cause in ("E1", "E2") and not said.traceback):
         lines += said.last
+    unlike = dict.fromkeys(line.strip() for line in lines)
     return Verdict(
         cause=said.cause,
         rank=rank,
@@ -126,7 +127,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         traceback=said.traceback,
         confidence=said.confidence,
         heals=said.heals,
-        evidence=tuple(limited(line, MAX_LINE) for line in _unlike(lines) if line not in (detail, headline)),
+        evidence=tuple(limited(line, MAX_LINE) for line in unlike if line and line not in (detail, headline)),
         followed=(
             *_followed(first, others, rank, said, secondary),
             *(wait.sentence for wait in waits if wait.sentence != headline),
@@ -251,7 +252,8 @@ def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> tuple[str,
     bar = next((ending(plain(one.output)).bar for one in witnesses if len(late) == 1 and one.rank == late[0]), None)
     if bar is None:
         return headline, ""
-    doing = f"{_activity(bar)} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
+    activity = next((words for pattern, words in _ACTIVITIES if pattern.search(bar.label)), "busy")
+    doing = f"{activity} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
     return f"{headline}, which was {doing}", f"by its bar it needed {bar.left} more" if bar.left else ""
 
 
@@ -268,10 +270,6 @@ _ACTIVITIES = (
     ),
 )
 """The activity that the label of a bar names."""
-
-
-def _activity(bar: Bar) -> str:
-    return next((words for pattern, words in _ACTIVITIES if pattern.search(bar.label)), "busy")
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------
@@ -309,7 +307,3 @@ def _folded(ranks: Sequence[int], words: str) -> str:
     count = "1 other rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
     words = words.replace("{be}", "was" if len(ranks) == 1 else "were")
     return f"{count} {words}: {rank_words(ranks, MAX_NAMED).partition(' ')[2]}"
-
-
-def _unlike(lines: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))

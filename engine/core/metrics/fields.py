@@ -185,6 +185,7 @@ RATE_KEYS = {
     **dict.fromkeys(_TOKENS.split(), "tokens/s"),
 }
 """Keys of rates, by the counted unit."""
+OF_DEVICE = "/device"  # behind the key of a rate of one GPU
 
 SECONDS = dict.fromkeys("s sec secs second seconds".split(), 1.0) | {"ms": 1e-3, "msec": 1e-3, "us": 1e-6, "µs": 1e-6}
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
@@ -206,12 +207,12 @@ def rate_of_unit(unit: str) -> tuple[str, float] | None:
     found = P.rate.match(unit)
     if found is None:
         return None
-    prefix, word = found[1], found[2] or ""
+    prefix, word, device = found[1], found[2] or "", OF_DEVICE if found[3] else ""
     if prefix + word in RATE_KEYS:
-        return RATE_KEYS[prefix + word], 1.0
+        return RATE_KEYS[prefix + word] + device, 1.0
     if word in RATE_KEYS:
-        return RATE_KEYS[word], MULTIPLES[prefix]
-    return ("samples/s", 1.0) if not prefix and not word else None
+        return RATE_KEYS[word] + device, MULTIPLES[prefix]
+    return (f"samples/s{device}", 1.0) if not prefix and not word else None
 
 
 def pace_of_unit(unit: str) -> float | None:

@@ -10,6 +10,8 @@ from engine.core.metrics.patterns import P, W
 Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
 """How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, with a bar, or with a number at its begin."""
 
+HELD_OUT = "held out:"  # begins the name of a count of held-out data
+
 
 class LineCounts:
     """A line whose counts are read."""
@@ -40,7 +42,7 @@ class LineCounts:
         """See `Format.counter`."""
         if self.step is None:
             return ""
-        return f"held out:{self.kind}:{self.counted}" if self.held_out else f"{self.kind}:{self.counted}"
+        return f"{HELD_OUT if self.held_out else ''}{self.kind}:{self.counted}"
 
     @property
     def shown_title(self) -> str:
@@ -158,7 +160,8 @@ class LineCounts:
             if in_box or (field.signed and P.measured.search(self.lower)):
                 role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
-            self.step, self.steps, self.kind, self.counted = field.number, field.total, self._named(), meaning.key
+            self.step, self.steps, self.counted = field.number, field.total, meaning.key
+            self.kind = "own" if self.names.step else "named"
         elif role == "epoch":
             self._set_epoch(field)
         elif role == "steps" and field.total is not None and self.step is None:  # `updates 10/100`
@@ -171,9 +174,6 @@ class LineCounts:
             elif is_total and role == "epochs" and self.epochs is None:
                 self.epochs = field.number
         self.used.add(field.number)
-
-    def _named(self) -> Kind:
-        return "own" if self.names.step else "named"
 
     def _is_argument(self, field: Field, begin: int) -> bool:
         """Whether `steps=100` is at the beginning or in a list of arguments, and not of warm-up or accumulation."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from engine.core.metrics.fields import Fields, Numbers, read_fields
+from engine.core.metrics.fields import OF_DEVICE, RATE_KEYS, Fields, Numbers, read_fields
 from engine.core.metrics.line_meaning import Format, understand
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.patterns import W
@@ -27,7 +27,9 @@ _ANCHORS = frozenset(word.encode() for word in W.anchors | W.headings)
 _LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte if 97 <= byte <= 122 else 32 for byte in range(256))
 _DIGITS_TO_ZERO = bytes(ord("0") if 48 <= byte <= 57 else byte for byte in range(256))
 _TO_WORDS = bytes(byte if byte in b"0123456789." else 32 for byte in range(256))
-MAIN = frozenset(("loss", "val_loss", "lr", "grad_norm", "it/s", "samples/s", "tokens/s"))
+MAIN = frozenset(
+    ("loss", "val_loss", "lr", "grad_norm", *RATE_KEYS.values(), *(f"{key}{OF_DEVICE}" for key in RATE_KEYS.values()))
+)
 """Metrics of which every line counts. Of the others, some lines of many are enough."""
 
 _WORD = re.compile(r"[0-9.]+")

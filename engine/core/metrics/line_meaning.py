@@ -82,6 +82,10 @@ class _Metrics:
             meaning = meaning_of(name, field.unit, self.line.names) if name else Meaning("none", "")
             self.held_out = self.line.held_out or any(begin < field.begin < end for begin, end in self.held_out_spans)
             self._take_value(field, meaning, name)
+        pace, texts = self.values.get("it/s"), self.line.numbers.texts
+        parts = [field.number for field in self.line.fields if P.parts_of_step.search(field.name)]
+        if pace is not None and pace.inverted and any(float(texts[at]) > float(texts[pace.place]) for at in parts):
+            del self.values["it/s"]  # `iter_time` of ESPnet is that of loading data
 
     def _is_total(self, name: str) -> bool:
         """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""

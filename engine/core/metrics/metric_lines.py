@@ -5,6 +5,7 @@ first (`line_flood`). The user's own patterns have priority."""
 import re
 from collections.abc import Callable, Iterable
 
+from engine.core.metrics.fields import OF_DEVICE
 from engine.core.metrics.line_flood import thin
 from engine.core.metrics.line_formats import MAX_SHAPES, Heading, Line, LineFormats, Recipe, read_line, shapes_of, whole
 from engine.core.metrics.line_meaning import Format
@@ -249,7 +250,11 @@ def _with_own(line: Line | None, own: dict[str, float]) -> Line:
     steps = whole(own.pop("steps", None))
     epoch, epochs = own.pop("epoch", None), whole(own.pop("epochs", None))
     rates = own.keys() & {*RATES.values(), "throughput"}
-    values = {key: value for key, value in base.values.items() if not (rates and key in RATES.values())} | own
+    values = {
+        key: value
+        for key, value in base.values.items()
+        if not (rates and key.removesuffix(OF_DEVICE) in RATES.values())
+    } | own
     return Line(
         _OWN if step is not None else base.format,
         values,

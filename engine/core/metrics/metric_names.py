@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from engine.core.metrics.fields import RATE_KEYS, SECONDS
+from engine.core.metrics.fields import OF_DEVICE, RATE_KEYS, SECONDS
 from engine.core.metrics.patterns import P, W
 
 Role = Literal["loss", "val_loss", "part", "lr", "grad_norm", "step", "steps", "epoch", "epochs", "rate", "pace", "time", "known", "other",
@@ -66,7 +66,7 @@ def _is_named(lower: str, wanted: str) -> bool:
 
 
 def _meaning(name: str, lower: str, unit: str) -> Meaning:
-    bare = P.quiet_end.sub("", lower).rstrip(".")  # `Step... (100` of flax
+    bare = P.quiet_end.sub("", lower).rpartition("(")[2].rstrip(".")  # `Metrics (step 100`, `done (loss: 2.3`
     if lower == "up.":  # Marian's updates
         return Meaning("step", "up")
     if P.sum.search(bare):
@@ -85,7 +85,8 @@ def _meaning(name: str, lower: str, unit: str) -> Meaning:
     if words[-2:] == ["grad", "norm"] or last == "gnorm":
         return Meaning("grad_norm", "grad_norm")
     if rate := _rate(name, lower):
-        return Meaning("none", "") if _is_held_out(words) else Meaning("rate", rate[0], rate[1])
+        key = rate[0] + (OF_DEVICE if P.of_device.search(lower) and rate[0] in RATE_KEYS.values() else "")
+        return Meaning("none", "") if _is_held_out(words) else Meaning("rate", key, rate[1])
     if pace := P.pace_name.match(lower):
         told = pace["unit"] or (pace["end"] or "").strip(" _()")
         return Meaning("pace", "it/s", SECONDS.get(unit or told, 1.0))
@@ -130,7 +131,7 @@ def _is_held_out(words: list[str]) -> bool:
 
 
 def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epochs"] | None:
-    last, own = words[-1].lstrip("("), bare.rpartition(" ")[2].lstrip("(")  # `Metrics (step 100)`
+    last, own = words[-1], bare.rpartition(" ")[2]
     if words[-2:-1] == ["per"] or words[0] == "fps":  # `time per epoch`, `fps step`
         return None
     if own in ("step_num", "epoch_num"):

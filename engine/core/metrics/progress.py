@@ -40,6 +40,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     """The value printed as the loss so far, where another rank of the pipeline owns the loss."""
     throughput: float | None = None
     unit: str = ""
+    rate: str = ""  # the key of the printed rate that `throughput` is: `tokens/s/device`
     checkpoint: int | None = None
     checkpoint_at: float | None = None
     seen: float | None = None
@@ -68,6 +69,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     """Step and steps of the epoch, if steps are counted in each; `step` and `steps` are those of the run."""
     counters: dict[str, Counter] = {}
     owner: str = ""  # the name of the training's own count
+    is_tested: bool = False  # whether the newest report is a count of held-out data: values without a count after it are their summary
     aside: str = ""  # the rank's work beside training, with its count: `validation 12/40`; empty: none
     is_derived: bool = False  # whether `throughput` is made from steps and time
     steps_told: int = 0  # lines with a step since the last throughput that was printed

@@ -10,18 +10,22 @@
 import math
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from engine.core.metrics.counters import LAST_BARS, MAX_COUNTERS, Counter, choose, name_of
 from engine.core.metrics.event_records import Scalar
+from engine.core.metrics.line_counts import HELD_OUT
 from engine.core.metrics.line_formats import Line, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names, meaning_of
 from engine.core.metrics.progress import MAX_KEYS, InFile, RankProgress, admit, point
 from engine.core.metrics.series import Point
 
-_UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
-"""Units of throughput, by the key of a metric. From the most general to the most specific."""
+_UNITS = {"throughput": "", "it/s/device": "it", "it/s": "it", "samples/s/device": "samples", "tokens/s/device": "tok",
+          "samples/s": "samples", "tokens/s": "tok"}  # fmt: skip
+"""Units of throughput, by the key of a metric. From the most general to the most specific, and of one GPU before those of all."""
 
-_PRECEDENCE = {unit: place for place, unit in enumerate(_UNITS.values())}  # of units: the most specific one wins
+_PRECEDENCE = {key: place for place, key in enumerate(_UNITS)}
 
 DERIVED_AFTER = 3  # lines with a step and no throughput, after which it is derived
 
@@ -45,10 +49,15 @@ def take_lines(
             if line.step is not None and (line.steps is not None or line.format.kind == "bar"):
                 progress.aside = _aside_words(line)
             points += _take_values(rank, progress, at, line, most_keys, is_training=False)
+            progress.is_tested = line.step is not None and line.format.counter.startswith(HELD_OUT)
             continue
+        if progress.is_tested and line.step is None and line.epoch is None and "loss" in line.values:
+            line = replace(line, values={f"val_{key}": value for key, value in line.values.items()})
+        progress.is_tested = False
         _take_epoch(progress, line)
         is_training = line.step is None or _take_count(progress, line)
-        if line.step is None and line.steps is not None and not _has_total(progress):
+        owner = progress.counters.get(progress.owner)
+        if line.step is None and line.steps is not None and (owner is None or owner.total is None):
             progress.steps = line.steps
         points += _take_values(rank, progress, at, line, most_keys, is_training=is_training)
         if is_training and line.step is not None:
@@ -105,11 +114,6 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     if "step" not in progress.recorded:
         _set_steps(progress, counter)
     return True
-
-
-def _has_total(progress: RankProgress) -> bool:
-    owner = progress.counters.get(progress.owner)
-    return owner is not None and owner.total is not None
 
 
 def _take_same_count(progress: RankProgress, counter: Counter, line: Line) -> bool:
@@ -171,7 +175,7 @@ def _take_values(
         if is_summary and key in progress.keys and not is_from_file:
             key = f"final/{key}"[:64]
         if key in _UNITS:
-            rate = key if not rate or _PRECEDENCE[_UNITS[key]] > _PRECEDENCE[_UNITS[rate]] else rate
+            rate = key if not rate or _PRECEDENCE[key] > _PRECEDENCE[rate] else rate
             continue
         if (
             key in progress.recorded
@@ -223,12 +227,13 @@ def _take_rate(rank: int, progress: RankProgress, at: float, step: int | None, k
     """Adds a throughput. Once one in samples or tokens was printed, iterations are a metric of their own."""
     unit = _UNITS[key] or progress.unit
     name = "throughput"
-    if not progress.is_derived and progress.throughput is not None and _PRECEDENCE[unit] < _PRECEDENCE[progress.unit]:
+    if not progress.is_derived and progress.rate and _PRECEDENCE[key] < _PRECEDENCE[progress.rate]:
         name = key
     if name in progress.recorded or not admit(progress, name):
         return []
     if name == "throughput":
         progress.throughput, progress.unit, progress.is_derived, progress.steps_told = value, unit, False, 0
+        progress.rate = key if _UNITS[key] else progress.rate
     return [point(rank, name, at, step, value)]
 
 
