@@ -77,7 +77,7 @@ def test_a_store_that_is_killed_while_ranks_wait_in_it_ends_them(rankdeck, write
     assert "the store was lost before" in rankdeck.wait_state(run, "failed")["doing"]
 
 
-def test_an_agent_that_ends_again_and_again_ends_the_run_with_its_last_line(
+def test_an_agent_that_ends_again_and_again_ends_the_run_with_its_last_lines(
     rankdeck, write_script, write_profile, tmp_path
 ):
     python = tmp_path / "python"
@@ -85,7 +85,11 @@ def test_an_agent_that_ends_again_and_again_ends_the_run_with_its_last_line(
     python.chmod(0o755)
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)
     reason = rankdeck.wait_state(run, "failed")["doing"]
-    assert reason.startswith("localhost: its agent exited: RuntimeError: no room; check the node")
+    assert reason.startswith("localhost: its agent ended again and again with exit 99: ")
+    assert (
+        f" | RuntimeError: no room; `rankdeck check` tries the Python and the torch of the ranks; its output is in {rankdeck.folder(run)}"
+        in reason
+    )
 
 
 def test_a_template_that_ends_at_once_leaves_the_run_going_on_without_it(
@@ -94,7 +98,12 @@ def test_a_template_that_ends_at_once_leaves_the_run_going_on_without_it(
     python = python_without("*template.py*", "exit 1")
     script = write_script("done.py", 'import os; print("up", os.environ["RANK"])')
     run = rankdeck.launch(write_profile(script, ranks=2, launch={"python": str(python), "warm": True}))
-    assert rankdeck.wait_state(run, "succeeded", "failed")["state"] == "succeeded"
+    found = rankdeck.wait_state(run, "succeeded", "failed")
+    assert found["state"] == "succeeded"
+    (warned,) = (event["text"] for event in rankdeck.journal(run) if event["event"] == "NodeWarned")
+    assert warned.startswith(
+        "ranks start without the template, which takes longer: it ended: in torch | Boom: no libuv;"
+    )
 
 
 def test_ranks_that_lost_their_store_start_again_with_another(rankdeck, write_script, write_profile, work):

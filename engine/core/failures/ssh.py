@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.core.failures.known import Speaker, find_connection_cause
+from engine.core.failures.services import Ended
 from engine.core.patterns import late
 from engine.core.run.state import status_words
 from engine.core.terminal_text import decoded, terminal_line, visible
@@ -58,7 +59,7 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
         "set launch.python to the path of one, or add it to PATH in launch.setup",
     ),
     EXIT_CUT_OFF: ("the connection broke while the agent was being sent", "check the node"),
-    EXIT_REFUSED: ("its agent exited", "check the node"),
+    EXIT_REFUSED: ("its agent could not start", "check TMPDIR and your processes there"),
     EXIT_LAUNCHER: ("the command there was killed, or {tool} ended, without output", "check its memory; " + _BY_HAND),
 }
 """Fact and hint for a status, if the output shows no known cause."""
@@ -86,7 +87,7 @@ _EXIT_OF_SHELL = 128
 
 def explain(
     node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, transport: Transport = "ssh", job: str = "",
-    wrapped: bool = False,
+    wrapped: bool = False, ended: Ended | None = None,
 ) -> Trouble:  # fmt: skip
     """Explains why no agent answered on a node.
 
@@ -98,6 +99,7 @@ def explain(
         setup: whether `launch.setup` ran before.
         job: the Slurm job that the command is a step of; empty: none.
         wrapped: whether `launch.wrap` ended there with this status.
+        ended: how agents ended again and again, unless their output shows a known cause.
 
     Returns:
         Printable text of bounded length, one line each.
@@ -138,7 +140,7 @@ def explain(
         if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and not cause.proxied:
             fact = f"at a jump host: {fact}"
         return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=cause.retry, final=cause.final, gone=cause.gone)
-    return _by_status(status, last, words)
+    return Trouble(fact=ended.reason, hint=ended.advice) if ended else _by_status(status, last, words)
 
 
 def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:

@@ -14,9 +14,12 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class Refused(Report, frozen=True, kw_only=True, tag="refused"):
-    """The agent can't serve this run; the connection ends."""
+    """The agent can't serve this run; the connection ends. `log`: the file with the output of agents that have ended again and again, the
+    last one with `status`; `reason` is its end. Empty: no agent was started."""
 
     reason: str
+    status: int | None = None
+    log: str = ""
 
 
 class RankListed(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,9 +179,11 @@ class StacksTaken(Report, frozen=True, kw_only=True, tag="stacks"):
 
 
 class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
-    """Ranks are started one by one: the template can't fork them."""
+    """Ranks are started one by one: the template can't fork them, or has ended. `output`: the end of its output, whose file is `log`."""
 
     reason: str
+    output: str = ""
+    log: str = ""
 
 
 class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):

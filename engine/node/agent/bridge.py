@@ -18,8 +18,8 @@ from engine.linux.folders import private_folder
 from engine.linux.sockets import peer_of
 from engine.node.agent.folders import (
     AGENT_LOG,
+    GIVEN_UP,
     KEEP_FILE,
-    LAST_WORDS,
     TITLE_SIGNAL,
     listen,
     show_role,
@@ -33,9 +33,6 @@ CONNECT_TIME = 10.0
 """Seconds for an agent to answer, or for agent and warden to end."""
 
 CHUNK = 1 << 16
-
-MOST_WORDS = 4000
-"""Bytes of an agent's last output that are reported."""
 
 
 def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socket:
@@ -125,15 +122,15 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
 
 def tell_last_words(folder: str, wire_out: int) -> bool:
     """Refuses the run with the last output of agents that have ended again and again. Returns whether they have."""
-    from engine.node.agent.files import file_size, read_from  # few bridges need it
+    from engine.node.agent.files import last_output  # few bridges need it
 
-    path = os.path.join(folder, LAST_WORDS)
-    said = read_from(path, max(0, file_size(path) - MOST_WORDS), MOST_WORDS)
+    given_up, log = os.path.join(folder, GIVEN_UP), os.path.abspath(os.path.join(folder, AGENT_LOG))
     try:
-        os.replace(path, os.path.join(folder, AGENT_LOG))
+        status = int(os.readlink(given_up))
+        os.unlink(given_up)
     except OSError:
         return False
-    os.write(wire_out, encode_frame({"type": "refused", "reason": said}))
+    os.write(wire_out, encode_frame({"type": "refused", "reason": last_output(log), "status": status, "log": log}))
     return True
 
 

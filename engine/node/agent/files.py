@@ -10,6 +10,9 @@ import stat
 from engine.linux.files import open_regular, read_part
 from engine.node.agent.wire import MAX_FRAME, Message
 
+MOST_OUTPUT = 4000
+"""Bytes of the last output of our own processes that are reported."""
+
 
 def open_watched(path: str) -> int:
     """Opens a file of a rank for reading. Anything but a regular file counts as empty. Raises OSError: the file can't be made."""
@@ -62,6 +65,11 @@ def read_from(path: str, begin: int, most: int) -> str:
         return read_part(path, most, begin).decode(errors="replace")
     except OSError:
         return ""
+
+
+def last_output(path: str) -> str:
+    """Returns the end of a file as text; empty if it is not a readable file."""
+    return read_from(path, max(0, file_size(path) - MOST_OUTPUT), MOST_OUTPUT)
 
 
 def wake(path: str) -> bool:

@@ -13,8 +13,8 @@ from engine.linux.folders import login_folder, private_folder
 from engine.linux.locks import try_lock
 from engine.node.titles import show_title
 
-AGENT_LOG, LAST_WORDS = "agent.log", "last_words"
-"""The output of agents, and its name after they have ended again and again, until a bridge has told it."""
+AGENT_LOG, GIVEN_UP = "agent.log", "given_up"
+"""The output of agents; and, after they have ended again and again, a symlink to the exit status of the last one, until a bridge has told it."""
 
 KEEP_FILE = "keep"
 """If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""

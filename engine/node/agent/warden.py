@@ -20,7 +20,7 @@ from engine.linux.processes import (
     start_time,
     sweep,
 )
-from engine.node.agent.folders import AGENT_LOG, LAST_WORDS, TITLE_SIGNAL, note_title, remove_abandoned, show_role
+from engine.node.agent.folders import AGENT_LOG, GIVEN_UP, TITLE_SIGNAL, note_title, remove_abandoned, show_role
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
 from engine.node.agent.wire import EXIT_FAILED
 
@@ -76,12 +76,12 @@ def run(listener: socket.socket, mark: str, title: str) -> None:
         if pid != agent:
             note_exit(pid)
             continue
-        if reap(pid) == 0:
+        if (status := reap(pid)) == 0:
             break
         deaths = [moment for moment in deaths if time.monotonic() - moment < DEATHS_TIME] + [time.monotonic()]
         if len(deaths) > MOST_DEATHS:
             with contextlib.suppress(OSError):
-                os.replace(AGENT_LOG, LAST_WORDS)
+                os.symlink(str(status), GIVEN_UP)  # has room on a full disk
             break
         if "SLURM_JOB_ID" in os.environ:
             time.sleep(JOB_PAUSE)

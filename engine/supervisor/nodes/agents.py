@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.core.failures import ssh
+from engine.core.failures.services import Ended
 from engine.core.failures.ssh import Trouble
 from engine.core.plan.batch.job import end_words
 from engine.core.plan.batch.slurm import FORMAT, parse_queue
@@ -218,10 +219,10 @@ def make_link(
     """Returns a link to the agent of a node. `greeting`: the first frame. `**more`: arguments of `Link`."""
     argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.node_python), plan.reach)
 
-    def explain(status: int | None, said: str) -> Trouble:
+    def explain(status: int | None, said: str, ended: Ended | None = None) -> Trouble:
         return ssh.explain(
             node.name, status=status, said=said, python=plan.node_python, setup=bool(plan.reach.setup),
-            transport=node.transport, job=plan.reach.slurm_job,
+            transport=node.transport, job=plan.reach.slurm_job, ended=ended,
         )  # fmt: skip
 
     preamble = setup_input(plan.reach.setup)

@@ -80,9 +80,7 @@ class Starter:
         preamble: input for the command before the agent, from `setup_input`.
     """
 
-    def __init__(
-        self, argv: list[str], explain: Callable[[int | None, str], Trouble], timeout: float, preamble: bytes = b""
-    ) -> None:
+    def __init__(self, argv: list[str], explain: Callable[..., Trouble], timeout: float, preamble: bytes = b"") -> None:
         self._argv, self._timeout, self._preamble = argv, timeout, preamble
         self.explain = explain
 

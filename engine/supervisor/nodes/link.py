@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from engine.core.failures.services import ended_words
 from engine.core.failures.ssh import Trouble
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
@@ -50,7 +51,7 @@ class Link:
         on_down: called with the reason when an open link breaks.
         on_failed: called with the reason when the node is given up, and whether that is because its job is over.
         on_closed: called when the agent has ended because of `close`.
-        explain: describes a failed start from the command's exit status (None: it printed nothing in time) and its errors.
+        explain: describes a failed start from the command's exit status (None: it printed nothing in time), its errors, and perhaps `Ended`.
         gate: limits how many links are opened at the same time.
         heartbeat: longest seconds between two messages, of which a few may be missed; 0: no heartbeat.
         boot_timeout: seconds until the agent's sync line.
@@ -69,7 +70,7 @@ class Link:
         on_down: Callable[[str], object],
         on_failed: Callable[[str, bool], None],
         on_closed: Callable[[], object],
-        explain: Callable[[int | None, str], Trouble],
+        explain: Callable[..., Trouble],
         gate: asyncio.Semaphore,
         heartbeat: float = 0.0,
         boot_timeout: float = BOOT_TIMEOUT,
@@ -250,7 +251,8 @@ class Link:
                 note(f"{self.node}: unknown message {kind!r}")
             return False
         if isinstance(news, reports.Refused):
-            raise BootError(self._starter.explain(EXIT_FAILED, news.reason).text)
+            ended = ended_words("its agent ended again and again", news.status, news.reason, news.log)
+            raise BootError(self._starter.explain(EXIT_FAILED, news.reason, ended if news.log else None).text)
         if isinstance(news, reports.BridgeEnded):
             self._is_silent = True  # the step ends with the agent, so there is nothing to wait for
             return True

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from engine.core.checks.node_findings import limit_finding, login_finding, rank_capacity
 from engine.core.errors import RankdeckError
-from engine.core.failures.store import store_words
+from engine.core.failures.services import ended_words
 from engine.core.metrics.resources import process_use, read_use, values_of_gpu, values_of_process
 from engine.core.plan.needs import lack_of
 from engine.core.run import events as ev
@@ -121,8 +121,10 @@ class Reports:
                 | reports.ProbeAnswered()
             ):
                 self._questions.take_answer(node, news)
-            case reports.TemplateRefused(reason=reason):
-                note(f"{node}: ranks are started without a template: {reason}")
+            case reports.TemplateRefused():
+                said = ended_words(visible(news.reason), None, news.output, news.log)
+                why = f"{said.reason}; {said.advice}" if said.advice else said.reason
+                self._run.warn(node, "template", f"ranks start without the template, which takes longer: {why}")
             case reports.ImportsReported():
                 self._take_imports(node, news)
             case reports.RanksSave(ranks=ranks):
@@ -189,7 +191,7 @@ class Reports:
 
         def report() -> None:
             self._ingest.catch_up()
-            said = store_words(lost.reason, lost.status, lost.output, str(self._run.paths.store_log(lost.attempt)))
+            said = ended_words(lost.reason, lost.status, lost.output, str(self._run.paths.store_log(lost.attempt)))
             event = ev.StoreLost(
                 at=time.time(), attempt=lost.attempt, reason=said.reason, status=lost.status, advice=said.advice
             )

@@ -10,14 +10,11 @@ import socket
 from collections.abc import Callable
 
 from engine.linux.processes import kill_group, lives, start_process, start_time
-from engine.node.agent.files import file_size, open_log, read_from
+from engine.node.agent.files import last_output, open_log
 from engine.node.agent.folders import read_title
 from engine.node.agent.ranks.jobs import Job, Room, environment_of
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Any, Message
-
-MOST_OUTPUT = 4000
-"""Bytes of a store's last output that are reported."""
 
 
 class Store:
@@ -134,8 +131,8 @@ class Store:
             self._lose(store, "its process has ended")
 
     def _lose(self, store: Message, reason: str, status: int | None = None) -> None:
-        output = read_from(store["log"], max(0, file_size(store["log"]) - MOST_OUTPUT), MOST_OUTPUT)
-        self.send(type="store_lost", attempt=store["attempt"], reason=reason, status=status, output=output)
+        output, attempt = last_output(store["log"]), store["attempt"]
+        self.send(type="store_lost", attempt=attempt, reason=reason, status=status, output=output)
         self._state.store, self._state.dirty = None, True
 
     def end(self) -> None:

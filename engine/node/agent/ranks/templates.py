@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from engine.linux.processes import MARK, signal_process, start_process, start_time
 from engine.linux.sockets import peer_of
-from engine.node.agent.files import open_log
+from engine.node.agent.files import last_output, open_log
 from engine.node.agent.ranks.jobs import Job, environment_of
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Any, Message
@@ -23,6 +23,9 @@ from engine.node.sources import Sources
 
 MAX_MESSAGE = 1 << 20
 """Bytes of a message."""
+
+LOG = "template.log"
+"""The output of templates, in the agent's folder."""
 
 MOST_DEATHS, DEATHS_TIME = 3, 60.0
 """Deaths of templates within so many seconds after which ranks are started cold."""
@@ -173,6 +176,8 @@ class Templates:
         """Templates that could not fork: their ranks are started cold."""
         self._deaths: list[float] = []
         """When templates died, of late."""
+        self._is_told = False
+        """Whether the supervisor knows that ranks are started cold."""
 
     @property
     def is_busy(self) -> bool:
@@ -227,7 +232,7 @@ class Templates:
         self, argv: list[str], environment: dict[str, str], message: Message, left_out: list[list[str]]
     ) -> Template | None:
         try:
-            self._template = Template(argv, environment, message, left_out, "template.log")
+            self._template = Template(argv, environment, message, left_out, LOG)
         except OSError:
             return None
         self._note_process(self._template)
@@ -274,6 +279,7 @@ class Templates:
             if template.has_jobs:
                 self._tell_imports(template)
         elif "unfit" in message:
+            self._is_told = True
             self.send(type="cold", reason=message["unfit"])
             self._lose(template, is_unfit=True)
             return
@@ -305,15 +311,21 @@ class Templates:
         elif template.importing:
             template.left_out.append([template.importing, "ends the process that imports it"])
         else:
-            for job in unfinished:
-                job.refused()
+            self._refuse(unfinished)
             self._start_again(template)  # it imports torch before a rank needs it
             return
         again = None if template in self._unfit else self._start_again(template)
         if again is not None:
             again.jobs, again.has_jobs = template.jobs, template.has_jobs
             return
-        for job in unfinished:
+        self._refuse(unfinished)
+
+    def _refuse(self, jobs: list[Job]) -> None:
+        """Lets the processes that a template should have forked start without it. Says so once."""
+        if jobs and not self._is_told:
+            self._is_told = True
+            self.send(type="cold", reason="it ended", output=last_output(LOG), log=os.path.abspath(LOG))
+        for job in jobs:
             job.refused()
 
     def _dies_again_and_again(self) -> bool:
