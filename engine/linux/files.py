@@ -24,13 +24,7 @@ _IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
 
 def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:
     """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
-
-    Args:
-        flags: of `os.open`. A new file is for its owner only.
-
-    Raises:
-        OSError: there is no such file, or (EINVAL) it is not a regular one.
-    """
+    `flags`: of `os.open`. A new file is for its owner only. Raises OSError: there is no such file, or (EINVAL) it is not a regular one."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -62,11 +56,8 @@ def read_file(path: AnyPath, most: int = MAX_FILE) -> bytes:
 
 
 def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file so that readers see the old or the new content, never a part.
-
-    Raises:
-        OSError: for example, the disk is full. It names the path.
-    """
+    """Replaces a file so that readers see the old or the new content, never a part. Raises OSError: for example, the disk is full. It names
+    the path."""
     partial = f"{os.fspath(path)}.{os.getpid()}.partial"
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:

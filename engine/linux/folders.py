@@ -10,12 +10,8 @@ import stat
 def private_folder(folder: str) -> str:
     """Creates a folder that only this user can enter, or checks and closes the existing one.
 
-    Folders above it that do not exist become private too, with any umask.
-
-    Raises:
-        RuntimeError: it belongs to another user, it contains something of another user, or another user can replace it.
-        OSError: it can't be made.
-    """
+    Folders above it that do not exist become private too, with any umask. Raises RuntimeError: it belongs to another user, it contains
+    something of another user, or another user can replace it. Raises OSError: it can't be made."""
     make_folders(folder)
     found, parent = os.lstat(folder), os.stat(os.path.dirname(folder) or ".")
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

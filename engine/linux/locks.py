@@ -11,14 +11,8 @@ if TYPE_CHECKING:
 
 
 def try_lock(path: AnyPath, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
-    """Takes the lock of a file without waiting. `flags`: of `os.open`.
-
-    Returns:
-        The descriptor that holds the lock until it is closed; None if another process holds it.
-
-    Raises:
-        OSError: the file can't be opened, or its file system has no locks.
-    """
+    """Takes the lock of a file without waiting. `flags`: of `os.open`. Returns the descriptor that holds the lock until it is closed; None
+    if another process holds it. Raises OSError: the file can't be opened, or its file system has no locks."""
     lock = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

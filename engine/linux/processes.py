@@ -169,11 +169,7 @@ def start_process(argv: list[str], **options: Any) -> int:
 
 def sweep(root: int, keep: set[int], marks: list[str], seconds: float) -> list[int]:
     """Kills everything below `root`, with one of this run's marks, or below a process with one, but not `keep`, until nothing is left or
-    time is up.
-
-    Returns:
-        The processes that are left.
-    """
+    time is up. Returns the processes that are left."""
     deadline = time.monotonic() + seconds
     while True:
         own, children = marked(marks), all_children()
@@ -208,11 +204,8 @@ class StoppedWatch:
         self._counts: dict[int, int] = {}
 
     def look(self, pids: set[int]) -> list[int]:
-        """Looks at processes, about once a second. Returns those that it has ended.
-
-        Args:
-            pids: of processes whose numbers can't belong to another one yet.
-        """
+        """Looks at processes, about once a second. Returns those that it has ended. `pids`: of processes whose numbers can't belong to
+        another one yet."""
         counts = {pid: self._counts.get(pid, 0) + 1 for pid in pids if is_stopped(pid)}
         over = [pid for pid, count in counts.items() if count >= STOPPED_LIMIT]
         for pid in over:

@@ -80,11 +80,8 @@ def without_docstrings(source: str) -> str:
 
 @lru_cache(maxsize=None)
 def program(package: str, call: str) -> bytes:
-    """Returns the text of a program that contains the modules of a package in this folder and the shared ones.
-
-    Args:
-        call: `MODULE:FUNCTION` in the package. The function returns the exit status.
-    """
+    """Returns the text of a program that contains the modules of a package in this folder and the shared ones. `call`: `MODULE:FUNCTION` in
+    the package. The function returns the exit status."""
     here = Path(__file__).parent
     files = [path.resolve() for name in SHARED for path in sorted(here.glob(name))] + sorted(
         (here / package).rglob("*.py")

@@ -80,12 +80,8 @@ class Nvml:
 
 
 def device_of(local_rank: int, visible: str | None) -> str:
-    """Returns CUDA's name of the device `cuda:LOCAL_RANK`; empty if there is none.
-
-    Args:
-        local_rank: its number.
-        visible: CUDA_VISIBLE_DEVICES. CUDA ignores everything from the first invalid entry on.
-    """
+    """Returns CUDA's name of the device `cuda:LOCAL_RANK`; empty if there is none. `local_rank`: its number. `visible`:
+    CUDA_VISIBLE_DEVICES. CUDA ignores everything from the first invalid entry on."""
     if visible is None:
         return str(local_rank)
     names = (name.strip() for name in visible.split(","))

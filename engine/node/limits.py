@@ -46,10 +46,7 @@ def process_limits() -> dict[str, int]:
 
 def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
     """Yields folders of this process's control groups that may limit something, at all levels, and whether they are of version 1.
-
-    Args:
-        controller: `cpu`, `memory` or `pids`.
-    """
+    `controller`: `cpu`, `memory` or `pids`."""
     with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup"), errors="surrogateescape") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -209,10 +206,7 @@ def cpu_words(cpus: Sequence[int]) -> str:
 @contextlib.contextmanager
 def bound_to(cpus: Sequence[int]) -> Iterator[None]:
     """Binds this process meanwhile, so that processes that it starts are bound from their first instruction on. Empty: nothing changes.
-
-    Raises:
-        OSError: it may not use any of these CPUs.
-    """
+    Raises OSError: it may not use any of these CPUs."""
     before = os.sched_getaffinity(0)
     if cpus:
         os.sched_setaffinity(0, cpus)

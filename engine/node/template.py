@@ -101,11 +101,8 @@ else:
 
 
 class Imports:
-    """The imports of this process, and what they mean for processes that are forked from it.
-
-    Args:
-        library: the folder from which rankdeck is imported.
-    """
+    """The imports of this process, and what they mean for processes that are forked from it. `library`: the folder from which rankdeck is
+    imported."""
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -251,14 +248,8 @@ def tell_packages(wire: socket.socket) -> None:
 
 
 def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) -> tuple[Request, list[int]] | None:
-    """Forks a process for each request.
-
-    Args:
-        environment: of each process, but for what its request changes.
-
-    Returns:
-        In a forked process its request and descriptors; in the template None, when the agent and all children have gone.
-    """
+    """Forks a process for each request. `environment`: of each process, but for what its request changes. Returns in a forked process its
+    request and descriptors; in the template None, when the agent and all children have gone."""
     become_subreaper()
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
@@ -341,11 +332,8 @@ def fork_spares(count: int, spares: Spares) -> socket.socket | None:
 
 
 def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spares: Spares) -> int:
-    """Passes a request to a pre-forked process, or forks one, and reports it to the agent.
-
-    Returns:
-        The pid; 0 in a process that was forked here; -1 if forking failed.
-    """
+    """Passes a request to a pre-forked process, or forks one, and reports it to the agent. Returns the pid; 0 in a process that was forked
+    here; -1 if forking failed."""
     pid = 0
     while spares and not pid:
         pid, theirs = spares.popitem()
@@ -366,14 +354,8 @@ def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spar
 
 
 def bury(wire: socket.socket, spares: Spares, ranks: set[int]) -> bool:
-    """Reaps ended processes. Of a rank, first kills its group, and records its status in a file in case the agent is gone.
-
-    Args:
-        ranks: Processes that were forked for a request; other children are orphans of ranks, or spares.
-
-    Returns:
-        Whether there are children left.
-    """
+    """Reaps ended processes. Of a rank, first kills its group, and records its status in a file in case the agent is gone. `ranks`:
+    Processes that were forked for a request; other children are orphans of ranks, or spares. Returns whether there are children left."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -394,12 +376,8 @@ def bury(wire: socket.socket, spares: Spares, ranks: set[int]) -> bool:
 
 
 def note_end(found: Any, folder: int | None = None) -> int:
-    """Records how a rank has ended that is not reaped yet, and kills its group. Returns its status.
-
-    Args:
-        found: of `os.waitid`.
-        folder: descriptor of the run's folder on this node; None: the working directory.
-    """
+    """Records how a rank has ended that is not reaped yet, and kills its group. Returns its status. `found`: of `os.waitid`. `folder`:
+    descriptor of the run's folder on this node; None: the working directory."""
     status: int = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
     with contextlib.suppress(OSError):  # a full disk
         note = f"{found.si_pid} {forked.start_time(found.si_pid)} {status} {time.time()}\n"

@@ -12,13 +12,9 @@ COMMAND_LENGTH = 15
 def show_title(role: str, about: str = "") -> None:
     """Makes `ps` show `rankdeck: ROLE ABOUT` instead of this process's command, cut to its length.
 
-    The kernel shows the memory in which it has placed the arguments. The title ends with NUL inside of it, because the environment
-    behind it has the run's mark, by which the run's processes are found. Without /proc/self/mem nothing happens.
-
-    Args:
-        role: what the process is: `agent`.
-        about: the run, and the node: `train-x7k2 gpu01`.
-    """
+    The kernel shows the memory in which it has placed the arguments. The title ends with NUL inside of it, because the environment behind it
+    has the run's mark, by which the run's processes are found. Without /proc/self/mem nothing happens. `role`: what the process is: `agent`.
+    `about`: the run, and the node: `train-x7k2 gpu01`."""
     _show([f"rankdeck: {role} {about}".rstrip()], f"rankdeck-{role}")
 
 

@@ -17,11 +17,8 @@ CUDA = re.compile(r"^cuda\b[^=\n]*=\s*(?:None|['\"]([\d.]+)['\"])", re.MULTILINE
 
 
 def torch_versions(path: Iterable[str]) -> tuple[str, Optional[str]]:  # noqa: UP045 - Python 3.8
-    """Returns the version of a torch, and that of its CUDA, empty for a build without CUDA; empty and None: unknown.
-
-    Args:
-        path: the module search path on which it is looked for.
-    """
+    """Returns the version of a torch, and that of its CUDA, empty for a build without CUDA; empty and None: unknown. `path`: the module
+    search path on which it is looked for."""
     try:
         found = machinery.PathFinder.find_spec("torch", list(path))
         assert found is not None

@@ -86,11 +86,8 @@ def split_path(environment: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def likeness(environment: dict[str, str], cores: list[int], names: list[str]) -> str:
-    """Equal for two environments if a process of one can be forked from the template of the other. A hash: variables may be secret.
-
-    Args:
-        names: of NAMES.
-    """
+    """Equal for two environments if a process of one can be forked from the template of the other. A hash: variables may be secret. `names`:
+    of NAMES."""
     values = sorted((name, value) for name, value in environment.items() if is_read_at_start(name) or name in names)
     # libgomp counts cores when it is loaded.
     rest = [split_path(environment)[0], [] if "OMP_NUM_THREADS" in environment else sorted(cores)]
@@ -106,11 +103,8 @@ def read_names(folder: str) -> list[str]:
 
 
 def serve(own: Any, library: str, words: list[str]) -> tuple[Request, list[int]] | None:
-    """Is the template of the user. The arguments are of `template.main`; `own` is that module.
-
-    Returns:
-        As `template.serve`, in a forked process.
-    """
+    """Is the template of the user. The arguments are of `template.main`; `own` is that module. Returns as `template.serve`, in a forked
+    process."""
     terms = json.loads(words[1])
     if not terms.pop("is_again", False):
         detach()

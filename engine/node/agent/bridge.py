@@ -167,11 +167,8 @@ def wait_until_gone(folder: str) -> bool:
 
 
 def boot() -> int:
-    """Connects stdin and stdout to the agent of a run. Starts one if there is none.
-
-    Returns:
-        The exit status: 0, EXIT_FAILED or EXIT_LINK_LOST.
-    """
+    """Connects stdin and stdout to the agent of a run. Starts one if there is none. Returns the exit status: 0, EXIT_FAILED or
+    EXIT_LINK_LOST."""
     wire_in, wire_out = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.write(wire_out, SYNC)
@@ -189,10 +186,7 @@ def boot() -> int:
 
 def hold_step(child: int, wire_out: int) -> int:
     """Keeps a step of a Slurm job open for the agent that its bridge has started, because Slurm ends what outlives a step's first process.
-
-    Returns:
-        The exit status of the bridge, after it and, unless it is 0, everything that it has started has ended.
-    """
+    Returns the exit status of the bridge, after it and, unless it is 0, everything that it has started has ended."""
     status = EXIT_LINK_LOST
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -104,12 +104,8 @@ def has_library(name: str) -> bool:
 
 
 def unpack_library(message: Message) -> None:
-    """`library`: unpacks the package, completely or not at all.
-
-    Raises:
-        OSError: for example, the disk is full.
-        RuntimeError: the archive contains anything but files and folders below its root.
-    """
+    """`library`: unpacks the package, completely or not at all. Raises OSError: for example, the disk is full. Raises RuntimeError: the
+    archive contains anything but files and folders below its root."""
     import base64  # not needed if the package is unpacked already
     import io
     import tarfile

@@ -47,11 +47,8 @@ def temporary_folder() -> str:
 
 
 def remove_abandoned(folder: str) -> None:
-    """Removes files of old runs whose supervisor has never returned to this node.
-
-    Args:
-        folder: where the node keeps files of runs (`temporary_folder`); other folders are left unchanged.
-    """
+    """Removes files of old runs whose supervisor has never returned to this node. `folder`: where the node keeps files of runs
+    (`temporary_folder`); other folders are left unchanged."""
     if os.path.basename(folder) != f"rankdeck-{os.geteuid()}":
         return
     import shutil  # not needed by agents
@@ -84,12 +81,9 @@ def socket_path(mark: str) -> str:
 
 
 def listen(folder: str, mark: str) -> socket.socket:
-    """Returns a listening socket for this user only. Its path is written into the run's folder, for logins with another environment.
-
-    Raises:
-        OSError: for example, the disk is full. An earlier socket of the same path is left, unless the path itself can't be used.
-        RuntimeError: another user could reach the socket.
-    """
+    """Returns a listening socket for this user only. Its path is written into the run's folder, for logins with another environment. Raises
+    OSError: for example, the disk is full. An earlier socket of the same path is left, unless the path itself can't be used. Raises
+    RuntimeError: another user could reach the socket."""
     path, note = socket_path(mark), os.path.join(folder, "socket")
     if not holds(note, path):
         replace_file(note, os.fsencode(path))  # first: on a full disk, the earlier socket must stay

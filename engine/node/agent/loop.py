@@ -101,10 +101,7 @@ class Agent:
 
     def run(self, *, again: bool) -> int:
         """Serves until it is told to close, or its lease ends. `again`: replaces an agent that was killed, and may have moved its socket.
-
-        Returns:
-            The exit status, for the warden.
-        """
+        Returns the exit status, for the warden."""
         allow_open_files()
         state = self.state
         if again:

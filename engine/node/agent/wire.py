@@ -31,11 +31,8 @@ EXIT_LINK_LOST = 96
 
 
 def encode_frame(message: Message, data: bytes = b"") -> bytes:
-    """Returns one message as bytes. `message`: values that JSON supports. `data`: raw bytes, which arrive as `message["data"]`.
-
-    Raises:
-        ValueError: both together have more than MAX_FRAME bytes.
-    """
+    """Returns one message as bytes. `message`: values that JSON supports. `data`: raw bytes, which arrive as `message["data"]`. Raises
+    ValueError: both together have more than MAX_FRAME bytes."""
     body = json.dumps(message, separators=(",", ":")).encode() + (b"\n" + data if data else b"")
     if len(body) > MAX_FRAME:
         raise ValueError(f"a frame of {len(body)} bytes is larger than {MAX_FRAME}")

@@ -41,11 +41,8 @@ def rank_folder(question: Message) -> str | None:
 
 
 def rank_path(question: Message) -> Paths:
-    """Returns a rank's module search path, the folder of its script first.
-
-    Raises:
-        RuntimeError: Python can't start like a rank; with its last line of output.
-    """
+    """Returns a rank's module search path, the folder of its script first. Raises RuntimeError: Python can't start like a rank; with its
+    last line of output."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", PATH_PROGRAM],

@@ -48,11 +48,8 @@ class Library(NamedTuple):
 
 @cache
 def pack(package: Path) -> Library:
-    """Packs a package folder. `package`: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`.
-
-    Returns:
-        The archive in base64 and its name. The same files always give the same bytes.
-    """
+    """Packs a package folder. `package`: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`. Returns the
+    archive in base64 and its name. The same files always give the same bytes."""
     names = sorted(
         path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES
     )

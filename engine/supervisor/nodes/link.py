@@ -96,12 +96,8 @@ class Link:
         """Message types that this supervisor does not know, from an agent of another version."""
 
     def open(self, patience: float) -> None:
-        """Starts connecting. The callbacks report the outcome.
-
-        Args:
-            patience: seconds from now in which failures are not reported, but retried. If the link is reconnecting already, only this
-                changes.
-        """
+        """Starts connecting. The callbacks report the outcome. `patience`: seconds from now in which failures are not reported, but retried.
+        If the link is reconnecting already, only this changes."""
         self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
             self._closing = self._has_closed = False

@@ -48,11 +48,7 @@ class Mpirun:
 
     def placement(self, node: str, attempt: int, address: str, interface: str) -> requests.Placement | None:
         """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon. None: without mpirun.
-
-        Args:
-            address: at which the others reach the first node.
-            interface: Interface of the node, towards the others; empty: unknown.
-        """
+        `address`: at which the others reach the first node. `interface`: Interface of the node, towards the others; empty: unknown."""
         if self._mpi is None:
             return None
         # Not in mpirun's own environment, which it would forward to all nodes.

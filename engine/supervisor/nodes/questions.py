@@ -192,11 +192,8 @@ def interface_environment(interface: str) -> dict[str, str]:
 
 
 async def check_early(questions: Questions, plan: LaunchPlan, probes: dict[str, str]) -> list[Finding]:
-    """Checks every node of a plan. `probes`: path of the probe on each node.
-
-    Returns:
-        Problems and warnings. Nodes without a valid answer are left out, because their links report that.
-    """
+    """Checks every node of a plan. `probes`: path of the probe on each node. Returns problems and warnings. Nodes without a valid answer are
+    left out, because their links report that."""
     answers = {node.name: Answers() for node in plan.nodes}
     checks = (_check_node(questions, plan, node, probes[node.name], answers[node.name]) for node in plan.nodes)
     found = [finding for findings in await asyncio.gather(*checks) for finding in findings]

@@ -59,11 +59,8 @@ class Relay:
             self._retries[node] = asyncio.get_running_loop().call_later(RETRY_DELAY, self.ask_for_output, node)
 
     def take_cleared(self, node: str, cleared: reports.AttemptCleared) -> None:
-        """Reports a node as cleared after all output of its ranks is stored, because its files are removed next.
-
-        Raises:
-            ValueError: it contains ranks of another node.
-        """
+        """Reports a node as cleared after all output of its ranks is stored, because its files are removed next. Raises ValueError: it
+        contains ranks of another node."""
         now = time.time()
         self._run.check_ranks(node, (rank for rank, *_ in cleared.sizes))
         missing = (

@@ -56,12 +56,9 @@ class Reports:
         """Kinds of reports whose handling has failed."""
 
     def take(self, node: str, news: reports.AnyReport) -> None:
-        """Handles a report. A defect in this costs the connection, because the node reports again what it has when the next one begins;
-        if reports of the same kind fail again, they are left out.
-
-        Raises:
-            ValueError: the report is invalid, or its handling has failed for the first time.
-        """
+        """Handles a report. A defect in this costs the connection, because the node reports again what it has when the next one begins; if
+        reports of the same kind fail again, they are left out. Raises ValueError: the report is invalid, or its handling has failed for the
+        first time."""
         kind = type(news).__name__
         try:
             self._take(node, news)

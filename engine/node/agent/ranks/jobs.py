@@ -20,11 +20,8 @@ MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMES
 
 
 def environment_of(message: Message, mark: str) -> dict[str, str]:
-    """Returns the node's variables, overridden by the profile's. The profile's defaults apply where the node sets nothing.
-
-    Args:
-        message: a request that starts processes.
-    """
+    """Returns the node's variables, overridden by the profile's. The profile's defaults apply where the node sets nothing. `message`: a
+    request that starts processes."""
     # The agent itself may run inside an MPI job to which the ranks do not belong.
     own = {name: value for name, value in os.environ.items() if not name.startswith(MPI_OWN)}
     env = {**message["env_defaults"], **own, **message["env"], MARK: mark}
@@ -102,12 +99,8 @@ class Room:
         self._is_told = False
 
     def must_wait(self, message: Message, folder: str) -> bool:
-        """Keeps a request for later if there is no room for it. Returns whether it waits.
-
-        Args:
-            message: the request, with its attempt.
-            folder: where its files will be.
-        """
+        """Keeps a request for later if there is no room for it. Returns whether it waits. `message`: the request, with its attempt.
+        `folder`: where its files will be."""
         error = lack_of_room(folder)
         if error is None:
             return False

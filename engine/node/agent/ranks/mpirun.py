@@ -53,12 +53,8 @@ class Mpirun:
     def wait_for_place(
         self, number: int, take_place: Callable[[dict[str, str], list[int]], None], end: Callable[[int, str], None]
     ) -> None:
-        """Keeps a rank until a process of mpirun offers its place.
-
-        Args:
-            take_place: starts it, with environment and descriptors from mpirun.
-            end: called with a status and a reason if it gets no place.
-        """
+        """Keeps a rank until a process of mpirun offers its place. `take_place`: starts it, with environment and descriptors from mpirun.
+        `end`: called with a status and a reason if it gets no place."""
         self._waiting[number] = take_place, end
 
     # starting
@@ -111,11 +107,8 @@ class Mpirun:
     # on other nodes
 
     def take_launcher(self, wire: socket.socket, message: Message) -> bool:
-        """Takes a process that mpirun has started instead of an `ssh`: asks the supervisor to run its command on that node.
-
-        Returns:
-            Whether the connection is kept.
-        """
+        """Takes a process that mpirun has started instead of an `ssh`: asks the supervisor to run its command on that node. Returns whether
+        the connection is kept."""
         host = message["host"]
         if message["attempt"] != self._state.attempt or host in self._launchers:
             return False
@@ -153,11 +146,8 @@ class Mpirun:
     # places
 
     def take_proxy(self, wire: socket.socket, descriptors: list[int], message: Message) -> bool:
-        """Takes a process of mpirun that offers its place, or registers again after this agent has replaced another.
-
-        Returns:
-            Whether the connection is kept; if not, the process tries again.
-        """
+        """Takes a process of mpirun that offers its place, or registers again after this agent has replaced another. Returns whether the
+        connection is kept; if not, the process tries again."""
         state, number = self._state, message["rank"]
         rank, is_current = state.ranks.get(number), message["attempt"] == state.attempt
         wanted = self._waiting.pop(number, None) if is_current else None

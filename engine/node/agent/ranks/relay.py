@@ -56,11 +56,8 @@ class Relay:
         return self._is_behind and self._under_way < RELAY_AHEAD
 
     def go_on(self, last_of: Rank | None = None) -> None:
-        """Sends output of ranks: first metrics, which are few; then the ranks in turn, however much one of them writes.
-
-        Args:
-            last_of: a rank that has just ended, whose output is sent first.
-        """
+        """Sends output of ranks: first metrics, which are few; then the ranks in turn, however much one of them writes. `last_of`: a rank
+        that has just ended, whose output is sent first."""
         limit = RELAY_AHEAD * (2 if last_of else 1)
         ranks = [last_of] if last_of else list(self._state.ranks.values())
         self._turn += 1

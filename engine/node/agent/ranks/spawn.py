@@ -88,12 +88,8 @@ class Spawn:
         self._start_job(job, self._message, self._environment, self._env)
 
     def take_place(self, given: dict[str, str], descriptors: list[int]) -> None:
-        """Starts it in the place that a process of mpirun holds.
-
-        Args:
-            given: the environment of that process.
-            descriptors: from that process, for the rank.
-        """
+        """Starts it in the place that a process of mpirun holds. `given`: the environment of that process. `descriptors`: from that process,
+        for the rank."""
         environment, env = self._environment, self._env
         env.update({name: value for name, value in given.items() if name.startswith(MPI_GIVES)})
         defaults = self._message["mpirun"]["defaults"].items()

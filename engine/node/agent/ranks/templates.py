@@ -156,12 +156,8 @@ class Template:
 
 
 class Templates:
-    """This node's template, and those that could not fork.
-
-    Args:
-        send: queues a message for the supervisor.
-        on_ended: called with pid and status of each process that the template has reaped.
-    """
+    """This node's template, and those that could not fork. `send`: queues a message for the supervisor. `on_ended`: called with pid and
+    status of each process that the template has reaped."""
 
     def __init__(
         self,
@@ -294,11 +290,8 @@ class Templates:
         template.go_on()
 
     def _lose(self, template: Template, *, is_unfit: bool = False, is_unlike: bool = False) -> None:
-        """The template died or can't fork. Its ranks go on as children of another process; its open jobs are done without it.
-
-        Args:
-            is_unlike: the template of the user does not fork it, because it has another environment.
-        """
+        """The template died or can't fork. Its ranks go on as children of another process; its open jobs are done without it. `is_unlike`:
+        the template of the user does not fork it, because it has another environment."""
         unfinished = ([template.current] if template.current else []) + template.jobs
         self.end()
         self._state.templates.pop(template.pid, None)
