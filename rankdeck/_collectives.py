@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rankdeck._torch_compat import find_groups, recorders
 
 if TYPE_CHECKING:
     from rankdeck.c10d._operations import Operations
@@ -23,9 +24,6 @@ MAX_TENSORS = 16  # an answer has the sizes of at most so many tensors of an ope
 
 MAX_LINE = 1 << 14
 """Bytes of an answer. Groups that do not fit are left out, first those with nothing pending."""
-
-_RECORDERS = "_dump_fr_trace_json", "_dump_nccl_trace_json"
-"""torch's functions for all backends, and for nccl. Both hold the GIL: 28 to 79 ms were measured with 2,000 recorded entries."""
 
 _FIELDS = (
     "process_group", "pg_id", "collective_seq_id", "profiling_name", "is_p2p", "retired", "state", "time_created_ns",
@@ -79,14 +77,10 @@ def _files(*descriptors: int) -> list[tuple[int, int]]:
 
 def _line() -> str:
     """Returns the state of all groups. Imports nothing, because the main thread may hang in an import."""
-    torch_c10d, library = (
-        sys.modules[f"torch.{name}"] for name in ("distributed.distributed_c10d", "_C._distributed_c10d")
-    )
-    world = torch_c10d._world
-    entries, is_evicted = _recorded(library)
+    entries, is_evicted = _recorded()
     ranks = {}
-    for group, name in list(world.pg_names.items()):
-        ranks[name] = sorted(world.pg_group_ranks[group])
+    for group, name, members in find_groups():
+        ranks[name] = members
         if operations := getattr(group, "_operations", None):  # a group of rankdeck.c10d, which torch does not record
             entries += _of_operations(operations, name, group.group_desc)
     spans: dict[str, list[list[int]]] = {}
@@ -105,15 +99,14 @@ def _line() -> str:
     return json.dumps({"now": time.time_ns(), "evicted": is_evicted, "groups": spans, "entries": told})
 
 
-def _recorded(library: Any) -> tuple[list[Entry], bool]:
+def _recorded() -> tuple[list[Entry], bool]:
     """Returns what torch has recorded, and whether old entries are gone."""
     entries: list[Entry] = []
     is_evicted = False
-    for name in _RECORDERS:
-        if dump := getattr(library, name, None):
-            found = json.loads(dump()).get("entries") or []
-            is_evicted = is_evicted or bool(found and found[0]["record_id"])
-            entries += found
+    for dump in recorders():
+        found = json.loads(dump()).get("entries") or []
+        is_evicted = is_evicted or bool(found and found[0]["record_id"])
+        entries += found
     return [entry for entry in entries if entry["time_created_ns"] >= _joined_at], is_evicted
 
 

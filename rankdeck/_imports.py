@@ -8,6 +8,8 @@ import threading
 import time
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
+from rankdeck._torch_compat import is_initializing
+
 MOST = 64  # modules that are reported
 LEFT_OUT = frozenset({"torch", "rankdeck"})  # packages that are imported before every rank
 
@@ -128,7 +130,7 @@ def _is_own(module: ModuleType) -> bool:
 def _is_importing(name: str) -> bool:
     module = sys.modules.get(name)
     spec = _names(module).get("__spec__") if issubclass(type(module), ModuleType) else None  # type: ignore[arg-type]
-    return bool(getattr(spec, "_initializing", False))  # what importlib itself asks
+    return is_initializing(spec)
 
 
 def _is_installed(path: str) -> bool:

@@ -1,11 +1,13 @@
-"""Differences between versions of torch for ranks, and the private names of torch that they use: torch 2.1 and newer. A version is
-recognised by its features, not by its number. Nothing here imports torch before it is called."""
+"""Differences between versions of torch for ranks, and the private names of torch and Python that they use: torch 2.1 and newer. A
+version is recognised by its features, not by its number. `make versions` calls each of these functions with every torch. Nothing here
+imports torch before it is called."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,12 +43,101 @@ def has_marked(store: Any, keys: Sequence[str]) -> bool:
     return all(store.add(f"{key}/marks", 0) for key in keys)
 
 
-def leave_recorder_out(backend: str) -> None:
-    """Keeps torch's flight recorder from groups of a backend that are all in Python: torch 2.15 raises where it finds nothing in C++."""
+def c10d_library() -> Any:
+    """torch's module of C++ classes for process groups."""
+    from torch._C import _distributed_c10d
+
+    return _distributed_c10d
+
+
+def add_backend(name: str, create: Callable[..., Any], devices: list[str]) -> None:
+    """Registers a backend whose groups are all in Python, unless there is one of that name."""
     import torch.distributed as dist
 
-    left_out: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
-    left_out.add(backend)
+    if name.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(name, create, extended_api=True, devices=devices)
+        # torch 2.15 raises where its flight recorder finds nothing in C++.
+        left_out: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+        left_out.add(name)
+
+
+def add_mpi(create: Callable[..., Any], creator: type, devices: list[str]) -> None:
+    """Registers the backend `mpi`. Up to torch 2.13, torch checks for this name before it looks for plugins, and creates the group by a class."""
+    import torch.distributed as dist
+
+    c10d = dist.distributed_c10d
+    if hasattr(dist.Backend, "_ensure_backend_registered"):
+        add_backend("mpi", create, devices)
+    elif "MPI" not in dist.Backend._plugins:
+        c10d.ProcessGroupMPI = creator  # type: ignore[assignment,misc]
+        c10d._MPI_AVAILABLE = True
+
+
+def mpi_group() -> tuple[str, timedelta, int | None]:
+    """Name, timeout and own rank of the group for which torch, up to 2.13, has called the caller of this function. They are local
+    variables of torch's `_new_process_group_helper`, which passes none of them."""
+    import torch.distributed as dist
+
+    found = sys._getframe(2).f_locals
+    return str(found.get("group_name", "")), found.get("timeout") or dist.default_pg_timeout, found.get("group_rank")
+
+
+def find_groups() -> list[tuple[Any, str, list[int]]]:
+    """The process groups: each with its name and ranks. Imports nothing, because the main thread may hang in an import."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return [(group, name, sorted(world.pg_group_ranks[group])) for group, name in list(world.pg_names.items())]
+
+
+def recorders() -> list[Callable[[], str]]:
+    """torch's functions that dump what its flight recorder has, for all backends and for nccl. Both hold the GIL: 28 to 79 ms were
+    measured with 2,000 recorded entries. Imports nothing."""
+    library = sys.modules["torch._C._distributed_c10d"]
+    names = "_dump_fr_trace_json", "_dump_nccl_trace_json"
+    return [getattr(library, name) for name in names if hasattr(library, name)]
+
+
+def receive_objects_without_numpy() -> None:
+    """Lets torch's object collectives work where numpy is missing: torch 2.13 reads the bytes that it has received by way of numpy.
+    `torch.distributed.rpc` starts with one of them. Every rank calls it before it receives an object."""
+    import ctypes
+    import pickle
+
+    import torch.distributed as dist
+
+    def received(tensor: Any, size: Any, group: object = None) -> Any:
+        host = tensor.cpu().contiguous()
+        return pickle.loads(ctypes.string_at(host.data_ptr(), int(size)))
+
+    dist.distributed_c10d._tensor_to_object = received
+
+
+def versions(tensors: Sequence[Any]) -> int:
+    """Returns a number that changes when one of these tensors is written to."""
+    return hash(tuple([tensor._version for tensor in tensors]))
+
+
+def version_of_scaler(value: Any) -> int | None:
+    """The same for a gradient scaler, which keeps notes between its calls. None: the value is none."""
+    if not hasattr(value, "_growth_tracker"):
+        return None
+    return 0 if value._growth_tracker is None else int(value._growth_tracker._version)
+
+
+def buffers_of(module: Any) -> dict[str, Any]:
+    """The buffers of a module itself, to read and to replace."""
+    found: dict[str, Any] = module._buffers
+    return found
+
+
+def buffers_outside_state(module: Any) -> set[str]:
+    """Names of a module's own buffers that are not in its state (`persistent=False`)."""
+    found: set[str] = module._non_persistent_buffers_set
+    return found
+
+
+def is_initializing(spec: object) -> bool:
+    """Whether a module of this spec is being imported: what importlib itself asks."""
+    return bool(getattr(spec, "_initializing", False))
 
 
 def abort_group() -> None:

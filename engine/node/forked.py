@@ -14,7 +14,10 @@ import signal
 import sys
 import time
 from types import ModuleType
-from typing import Any, Dict, NoReturn
+from typing import TYPE_CHECKING, Any, Dict, NoReturn
+
+if TYPE_CHECKING or __name__.startswith("engine."):  # else `template.py` has put it here
+    from engine.node import internals
 
 Request = Dict[str, Any]
 
@@ -175,12 +178,10 @@ def run_program(argv: list[str]) -> None:
     sys.modules["__main__"] = main
     safe = getattr(sys.flags, "safe_path", False)
     if argv[0] == "-m":
-        import runpy
-
         sys.argv = ["-m", *argv[2:]]
         if not safe:
             sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # the interpreter calls the same function
+        internals.run_as_main(argv[1])
         return
     from importlib.machinery import SourceFileLoader
 

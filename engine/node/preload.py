@@ -22,10 +22,11 @@ import select
 import signal
 import sys
 import time
-import weakref
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-TYPE_CHECKING = False
+if TYPE_CHECKING or __name__.startswith("engine."):  # else `template.py` has put it here
+    from engine.node import internals
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -83,7 +84,7 @@ def _import(name: str) -> tuple[bool, str]:
     """Imports one module. Returns whether there is no such module, and why it can't be kept; empty if it can."""
     handlers: list[Handler] = []
     threads, children = _threads(), _has_children()
-    finalizers, register = set(weakref.finalize._registry), atexit.register  # type: ignore[attr-defined]
+    finalizers, register = internals.finalizers(), atexit.register
 
     def record(function: Callable[..., object], *args: Any, **options: Any) -> Callable[..., object]:
         handlers.append((function, args, options))
@@ -100,7 +101,7 @@ def _import(name: str) -> tuple[bool, str]:
         return False, f"can't be imported: {_first_line(error)}"
     finally:
         atexit.register = register
-    for finalizer, about in list(weakref.finalize._registry.items()):  # type: ignore[attr-defined]
+    for finalizer, about in internals.finalizers().items():
         if finalizer not in finalizers and about.atexit:
             handlers.append((about.func, about.args, about.kwargs or {}))
     reason = _reads_of_ranks() or ("starts a process" if _has_children() and not children else "") or _try(handlers)
@@ -211,7 +212,7 @@ def _judge_fork(handlers: list[Handler], failures: list[str], into: int) -> NoRe
         torch = sys.modules.get("torch")
         if failures:
             reason = f"has a fork handler that fails: {failures[0]}"
-        elif torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()):
+        elif torch is not None and (torch.cuda.is_initialized() or internals.is_in_bad_fork(torch)):
             reason = "initialises CUDA, which a fork can't use"
         else:
             reason = _try_exit(handlers)

@@ -8,7 +8,6 @@ Standard library only; Python 3.8 and later.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -19,7 +18,10 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Set
+
+if TYPE_CHECKING or __name__.startswith("engine."):  # else `template.py` has put it here
+    from engine.node import internals
 
 MAPS = "/proc/self/maps"
 
@@ -59,7 +61,7 @@ class Shared:
         except BaseException:  # noqa: BLE001 - the program may have put anything in the place of streams
             return  # the interpreter reports it
         with contextlib.suppress(BaseException):  # of the program's objects
-            atexit._clear()
+            internals.forget_exit_handlers()
             flush_files()  # a collection may close what is below a buffer before the buffer
             groups = find_groups()  # noqa: F841 - keeps them
             reset_hooks()
@@ -88,7 +90,7 @@ class Shared:
             return False
         if has_threads():
             return False
-        if is_large() or has_pool() or not self._has_only_libraries_of_torch():
+        if is_large() or internals.has_pool() or not self._has_only_libraries_of_torch():
             return False
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not getattr(stream, "closed", False):
@@ -109,9 +111,7 @@ def postpone_removals() -> List[weakref.finalize]:  # type: ignore[type-arg]  # 
     """Takes from this process's exit handlers those that remove operators of `torch.library`. A rank that ends at once needs none of
     them, and they would copy 7,500 pages, in 25 ms.
     """
-    act = getattr(sys.modules.get("torch.library"), "_del_library", None)
-    registry = getattr(weakref.finalize, "_registry", {})
-    found = [one for one, info in registry.items() if act is not None and info.func is act]
+    found = internals.operator_removals()
     for one in found:
         one.atexit = False
     return found
@@ -134,13 +134,6 @@ def has_threads() -> bool:
     """Whether daemon threads live. The interpreter stops them, and they may hold any lock; ours only waits."""
     ours = {thread.ident for thread in threading.enumerate() if thread.name == WAITING}
     return not set(sys._current_frames()) <= {threading.get_ident(), *ours}
-
-
-def has_pool() -> bool:
-    """Whether a pool of processes is open. A collection would free objects that the pool needs for its own end."""
-    kind = getattr(sys.modules.get("multiprocessing.pool"), "Pool", None)
-    pools = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
-    return any(pool._state == "RUN" for pool in pools)
 
 
 def find_groups() -> List[object]:  # noqa: UP006

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import atexit
 
-IS_FIRST = not atexit._ncallbacks()
+IS_FIRST = not atexit._ncallbacks()  # noqa: SLF001 - `internals` comes later
 """Whether no exit handler was there before this file, as one of a debugger or of coverage."""
 
 LAST: list = []  # type: ignore[type-arg]
@@ -82,19 +82,21 @@ MAX_SOURCES = 100
 
 
 def load_beside(name: str, folder: str) -> ModuleType:
-    """Loads a file of the template's folder, which is not on the path of ranks."""
+    """Loads a file of the template's folder, which is not on the path of ranks. It gets `internals`, if that is loaded."""
     spec = spec_from_file_location("rankdeck_" + name, os.path.join(folder, name + ".py"))
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    vars(module)["internals"] = globals().get("internals")
     spec.loader.exec_module(module)
     return module
 
 
 if TYPE_CHECKING:
-    from engine.node import forked, rank_end, titles
+    from engine.node import forked, internals, rank_end, titles
 else:
     _folder = os.path.dirname(os.path.abspath(__file__))
+    internals = load_beside("internals", _folder)
     rank_end = load_beside("rank_end", _folder)
     forked = load_beside("forked", _folder)
     titles = load_beside("titles", _folder)
@@ -161,9 +163,7 @@ def warm() -> str:
                 return f"torch can't be imported: {error}"
     import torch
 
-    if not hasattr(
-        torch, "_import_device_backends"
-    ):  # before 2.5, torch does not call the entry point that ranks have for this
+    if not internals.calls_entry_points(torch):
         with contextlib.suppress(ImportError):
             __import__("rankdeck._autoload")
             sys.modules["rankdeck._autoload"].register()

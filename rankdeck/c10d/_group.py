@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as torch_options
 
+from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d._agreement import SharedError
 from rankdeck.c10d._arguments import check_rank, check_share, cut, deal, describe, joined, only, overloaded, sizes_of
 from rankdeck.c10d._group_base import GroupBase
 from rankdeck.c10d._tensors import Staged, Tensors, check_writable, overlaps
 from rankdeck.c10d._work import Together, Votes, Work
+
+torch_options = c10d_library()
 
 
 class ProcessGroup(GroupBase):

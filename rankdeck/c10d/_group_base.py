@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as torch_options
 
+from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d import _tensors
 from rankdeck.c10d._arguments import check_rank, describe, only
 from rankdeck.c10d._background import name_ranks
@@ -16,6 +16,8 @@ from rankdeck.c10d._collectives import Collectives
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._tensors import Staged, Tensors
 from rankdeck.c10d._work import Request, Together, Work
+
+torch_options = c10d_library()
 
 
 class GroupBase(dist.ProcessGroup):

@@ -14,14 +14,13 @@ mpirun starts the ranks. Rank and world size come from MPI; RANK and WORLD_SIZE,
 from __future__ import annotations
 
 import os
-import sys
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from rankdeck._torch_compat import leave_recorder_out
+from rankdeck._torch_compat import add_backend, add_mpi, mpi_group
 
 NAME = "rankdeck_mpi"  # name of this backend on every torch, even if torch has MPI built in
 
@@ -31,19 +30,10 @@ _DEVICES = ["cpu", "cuda"]
 def register() -> None:
     """Registers the backend as `rankdeck_mpi`, and as `mpi` if torch has no MPI of its own. Called when this module is imported, and by
     torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do nothing."""
-    if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_DEVICES)
-        leave_recorder_out(NAME)
+    add_backend(NAME, _create, _DEVICES)
     built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator
-    if (built_in and os.environ.get("RANKDECK_MPI") != "mpi4py") or "MPI" in dist.Backend._plugins:
-        return
-    if hasattr(dist.Backend, "_ensure_backend_registered"):
-        dist.Backend.register_backend("mpi", _create, extended_api=True, devices=_DEVICES)
-        leave_recorder_out("mpi")
-        return
-    # Up to torch 2.13, torch checks for "mpi" before it looks for plugins, and creates the group by this class.
-    c10d.ProcessGroupMPI = _Creator  # type: ignore[assignment,misc]
-    c10d._MPI_AVAILABLE = True
+    if not built_in or os.environ.get("RANKDECK_MPI") == "mpi4py":
+        add_mpi(_create, _Creator, _DEVICES)
 
 
 class _Creator:
@@ -52,10 +42,8 @@ class _Creator:
     @staticmethod
     def create(ranks: list[int]) -> Any:
         """Creates a group of these ranks, in this order; an empty list means all."""
-        # These versions pass neither name nor timeout, which are local variables of their `_new_process_group_helper`.
-        caller = sys._getframe(1).f_locals
-        timeout = caller.get("timeout") or dist.default_pg_timeout
-        return _make(str(caller.get("group_name", "")), ranks, timeout, caller.get("group_rank"))
+        name, timeout, rank = mpi_group()
+        return _make(name, ranks, timeout, rank)
 
 
 def _create(options: Any, backend_options: object) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from rankdeck._torch_compat import leave_recorder_out
+from rankdeck._torch_compat import add_backend
 
 NAME = "rankdeck_ucc"  # name of this backend on every torch, even if torch has UCC built in
 
@@ -25,9 +25,8 @@ NAME = "rankdeck_ucc"  # name of this backend on every torch, even if torch has 
 def register() -> None:
     """Registers the backend as `rankdeck_ucc`, and as `ucc` if torch has no UCC of its own. See `rankdeck.c10d.mpi.register`."""
     for name in (NAME, "ucc"):
-        if name.upper() not in dist.Backend._plugins and not (name == "ucc" and dist.is_ucc_available()):
-            dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
-            leave_recorder_out(name)
+        if not (name == "ucc" and dist.is_ucc_available()):
+            add_backend(name, _create, ["cpu"])
 
 
 def _create(options: Any, backend_options: object) -> Any:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rankdeck._torch_compat import versions
 from rankdeck.elastic._broadcast import pack
-from rankdeck.elastic._digest import fingerprint, versions
+from rankdeck.elastic._digest import fingerprint
 from rankdeck.elastic._parts import read
 
 
@@ -205,7 +206,7 @@ class Changes:
         return {name: part for name, part in self._parts.items() if isinstance(part, torch.optim.Optimizer)}
 
     def _version_of_statistics(self) -> int:
-        return -1 if self._statistics is None else int(self._statistics.running_mean._version)
+        return -1 if self._statistics is None else versions([self._statistics.running_mean])
 
     def _optimizer_with_gradients(self) -> str:
         """Returns the optimizer that has gradients which are finite and not all 0. A scaler skips steps with others."""

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rankdeck._torch_compat import version_of_scaler, versions
+
 BITS = (1 << 62) - 1  # digests are below 2**62, so that their negative is an int64 too
 
 _ROW = 4096  # elements of a row: the digest of a large tensor is made of the sums of its rows and columns
@@ -111,7 +113,7 @@ def fingerprint(value: Any, depth: int = 4) -> int:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return hash((id(value), 0 if value.is_inference() else value._version))
+        return hash((id(value), 0 if value.is_inference() else versions([value])))
     if isinstance(value, torch.nn.Module):
         return versions(list(value.parameters()))
     if isinstance(value, (bool, int, float, complex, str, bytes)) or value is None:
@@ -124,8 +126,8 @@ def fingerprint(value: Any, depth: int = 4) -> int:
         )
     if isinstance(value, (list, tuple)):
         return hash((len(value), *(fingerprint(one, depth - 1) for one in _ends(value))))
-    if hasattr(value, "_growth_tracker"):  # a gradient scaler, which keeps notes between its calls
-        return 0 if value._growth_tracker is None else int(value._growth_tracker._version)
+    if (version := version_of_scaler(value)) is not None:
+        return version
     if hasattr(value, "state_dict") and hasattr(
         value, "optimizer"
     ):  # a scheduler; what it says of its optimizer changes by itself
@@ -133,11 +135,6 @@ def fingerprint(value: Any, depth: int = 4) -> int:
     if hasattr(value, "__dict__"):
         return hash((len(value) if hasattr(value, "__len__") else 0, fingerprint(vars(value), depth - 1)))
     return hash((id(value), len(value) if hasattr(value, "__len__") else 0))
-
-
-def versions(tensors: list[Any]) -> int:
-    """Returns a number that changes when one of these tensors is written to."""
-    return hash(tuple([tensor._version for tensor in tensors]))
 
 
 def _ends(items: Any) -> Any:

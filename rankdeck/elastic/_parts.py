@@ -7,6 +7,8 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
+from rankdeck._torch_compat import buffers_of, buffers_outside_state
+
 
 def read(part: Any) -> Any:
     """Returns the shared state of a part: its `state_dict()`, for a module also buffers that are not in it; else the part itself."""
@@ -30,7 +32,7 @@ def write(part: Any, value: Any) -> Any:
         own = dict(_buffers(part))
         for name, buffer in value["buffers"].items():
             module, _, last = name.rpartition(".")
-            part.get_submodule(module)._buffers[last] = restore(own.get(name), buffer)
+            buffers_of(part.get_submodule(module))[last] = restore(own.get(name), buffer)
     elif hasattr(part, "load_state_dict"):
         part.load_state_dict(value)
         if isinstance(part, torch.optim.Optimizer):
@@ -94,8 +96,8 @@ def shares_elements(tensor: Any) -> bool:
 def _buffers(part: Any) -> Iterator[tuple[str, Any]]:
     """The buffers of a module that are not in its state (`persistent=False`). DDP gives those of rank 0 to all ranks."""
     for prefix, module in part.named_modules():
-        for name in module._non_persistent_buffers_set:
-            yield f"{prefix}.{name}" if prefix else name, module._buffers[name]
+        for name in buffers_outside_state(module):
+            yield f"{prefix}.{name}" if prefix else name, buffers_of(module)[name]
 
 
 def _make_buffers_writable(part: Any) -> None:
@@ -103,9 +105,9 @@ def _make_buffers_writable(part: Any) -> None:
     import torch
 
     for module in part.modules():
-        for name, buffer in module._buffers.items():
+        for name, buffer in buffers_of(module).items():
             if buffer is not None and buffer.layout is torch.strided and shares_elements(buffer):
-                module._buffers[name] = buffer.clone(memory_format=torch.contiguous_format)
+                buffers_of(module)[name] = buffer.clone(memory_format=torch.contiguous_format)
 
 
 def _keep_dtypes(optimizer: Any, value: Any) -> None:

@@ -5,10 +5,8 @@ load only what you have written yourself."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
-import pickle
 import re
 import shutil
 import sys
@@ -19,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -28,6 +25,7 @@ from torch.optim import Optimizer
 
 import rankdeck
 from rankdeck._objects import broadcast_object
+from rankdeck._torch_compat import receive_objects_without_numpy
 from rankdeck.recipes._refusal import refuse
 
 NAME = re.compile(r"(?:new-)?step-(\d+)")
@@ -42,6 +40,7 @@ class ShardedCheckpoint:
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self._folder, self._device = folder, device
+        receive_objects_without_numpy()
 
     def write_training(self, step: int, model: nn.Module, optimizer: Optimizer, **more: int | str) -> None:
         """Writes model, optimizer and more with `write`. Ranks may have different parameters, under different names."""
@@ -119,18 +118,11 @@ class ShardedCheckpoint:
 
 @contextlib.contextmanager
 def _plain_torch() -> Iterator[None]:
-    """torch 2.13 needs numpy to receive an object, and its root logger prints the traceback of an error that is raised, too."""
-
-    def received(tensor: torch.Tensor, size: Any, group: object) -> Any:
-        host = tensor.cpu().contiguous()
-        return pickle.loads(ctypes.string_at(host.data_ptr(), int(size)))
-
-    original, logger = c10d._tensor_to_object, logging.getLogger()
+    """The root logger of torch 2.13 prints the traceback of an error that is raised, too."""
+    logger = logging.getLogger()
     level = logger.level
-    c10d._tensor_to_object = received
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        c10d._tensor_to_object = original
         logger.setLevel(level)

@@ -32,8 +32,8 @@ import torch
 import torch.distributed as dist
 
 import rankdeck
+from rankdeck._torch_compat import receive_objects_without_numpy
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._objects import receive_objects_without_numpy
 from rankdeck.recipes._refusal import refuse
 
 # Older torch has it by its older name only.

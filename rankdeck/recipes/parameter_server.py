@@ -62,9 +62,9 @@ from torch.nn import functional as F
 
 import rankdeck
 from rankdeck import checkpoint
+from rankdeck._torch_compat import receive_objects_without_numpy
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._digits import read_digits
-from rankdeck.recipes._objects import receive_objects_without_numpy
 from rankdeck.recipes._refusal import ARGUMENTS, end_at_once, refuse
 from rankdeck.recipes._seeds import seed_at
 

@@ -13,56 +13,22 @@ from typing import Any
 
 import pytest
 
+from engine.planning.recipes import recipes
 from tests.cluster.nodes import Cluster, cluster_for
 from tests.installing import UnavailableError
-from tests.support import DEADLINE, toml_text, wait_until
+from tests.support import DEADLINE, entries, toml_text, wait_until
 from tests.versions.environments import MATRIX, Versions, environment, find_python
 
 ROOT = Path(__file__).parents[2]
 
-MODULES = """
-import importlib, pathlib, sys
-sys.path.insert(0, sys.argv[1])
-for path in sorted(pathlib.Path(sys.argv[1], "rankdeck").rglob("*.py")):
-    name = ".".join(path.relative_to(sys.argv[1]).with_suffix("").parts)
-    if name.rpartition(".")[2] in ("__init__", "_command", "_sharded") or ".c10d._" in name:
-        continue  # those that need a newer torch, or a library
-    try:
-        importlib.import_module(name)
-    except ImportError as error:  # an API of a newer torch
-        assert "torch" in (error.name or ""), error
-"""
+NEWER = ("tensor-parallel", "fsdp-gpt", "pipeline")
+"""Recipes that need a newer torch than the oldest."""
 
-PRIVATE = """
-import atexit, multiprocessing.pool, sys, weakref
-from torch.distributed import distributed_c10d as c10d
-names = {atexit: "_clear _ncallbacks", sys: "_current_frames _getframe", weakref.finalize: "_registry", c10d: "_world _tensor_to_object"}
-assert all(hasattr(owner, name) for owner in names for name in names[owner].split())
-assert multiprocessing.pool.ThreadPool(1)._state == "RUN"
-"""
-"""Private names of Python and torch that the engine's template, `rankdeck` and the recipes use."""
+MODULES = entries("versions/versions", "modules")
+NAMES = entries("versions/versions", "names")
+GROUPS = entries("versions/versions", "groups")
 
-GROUPS = """
-import faulthandler, sys
-sys.path.insert(0, sys.argv[1])
-faulthandler.dump_traceback_later(100, exit=True)
-import torch, torch.distributed as dist
-from rankdeck._autoload import register
-from rankdeck._torch_compat import has_marked, mark_key, set_once
-register()
-store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-assert set_once(store, "once", "first") == set_once(store, "once", "second") == b"first"
-mark_key(store, "once")
-assert has_marked(store, ["once"]) and not has_marked(store, ["once", "there"]) and not has_marked(store, ["there"])
-for _ in range(10):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    for _ in range(20):
-        value = torch.ones(1000)
-        value.label = "of the interpreter"
-        dist.all_reduce(value, async_op=True)
-        del value  # a thread of torch frees it, for which it needs the interpreter's lock
-    dist.destroy_process_group()
-"""
+SHORT = {"ddp-mlp": ["--epochs", "2"], **{name: ["--steps", "10"] for name in NEWER}}
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -109,18 +75,10 @@ def status(rankdeck: Command, run: str) -> dict[str, Any]:
     return found
 
 
-def test_modules_of_ranks_need_no_newer_python(python: str) -> None:
-    done = subprocess.run([python, "-c", MODULES, str(ROOT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_private_names_are_there(python: str) -> None:
-    done = subprocess.run([python, "-c", PRIVATE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_groups_end_and_values_are_set_once(python: str) -> None:
-    done = subprocess.run([python, "-c", GROUPS, str(ROOT)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("program", [MODULES, NAMES, GROUPS], ids=["modules", "names", "groups"])
+def test_what_ranks_import_and_private_names_work(python: str, program: str) -> None:
+    """Modules of ranks need no newer Python; each function that uses a private name of torch or Python works; groups end."""
+    done = subprocess.run([python, "-c", program, str(ROOT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -139,7 +97,7 @@ def write(python: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callab
         if by == "ssh":
             options = request.getfixturevalue("nodes").ssh_options
             layout = {"nodes": "node[1-2]", "ranks_per_node": ranks // 2, "ssh_options": options}
-        recipe = {"name": name, **({"args": ["--epochs", "2"]} if name == "ddp-mlp" else {})}
+        recipe = {"name": name, "args": SHORT.get(name, [])}
         sections = {"backend": {"name": backend}, "layout": layout, "recipe": recipe}
         path = tmp_path / "profile.toml"
         path.write_text(
@@ -172,6 +130,20 @@ def test_mpirun_starts_ranks_or_the_torch_is_refused_by_name(
     if version.startswith(("2.1.", "2.2.")):
         assert (done.returncode, f"torch {version}" in done.stderr) == (1, True)
         assert "is too old: mpi needs 2.4 or newer" in done.stderr
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("recipe", NEWER)
+def test_recipes_that_need_a_newer_torch_run_or_are_refused_by_name(
+    write: Callable[..., str], rankdeck: Command, request: pytest.FixtureRequest, recipe: str
+) -> None:
+    version = request.node.callspec.params["python"].torch
+    least = recipes()[recipe].torch
+    done = rankdeck("launch", write(recipe, 2), "--cold")
+    if tuple(map(int, version.split(".")[:2])) < tuple(map(int, least.split("."))):
+        assert (done.returncode, f"torch {version}" in done.stderr) == (1, True)
+        assert f"is too old: the recipe {recipe} needs {least} or newer" in done.stderr
     else:
         assert done.returncode == 0, done.stdout + done.stderr
 

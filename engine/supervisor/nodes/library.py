@@ -15,6 +15,7 @@ from engine.node import (
     bundle,
     forked,
     gpus,
+    internals,
     limits,
     mpi_proxy,
     preload,
@@ -28,7 +29,7 @@ from engine.node import (
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_MODULES = (titles, template, user_template, forked, rank_end, preload, sources, limits, mpi_proxy, gpus)
+_MODULES = (titles, template, user_template, internals, forked, rank_end, preload, sources, limits, mpi_proxy, gpus)
 _PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in _MODULES)
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
