@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from typing import Any
 
 from rankdeck._collectives import listen
@@ -18,6 +19,7 @@ from rankdeck._torch_compat import joins_threads_with_lock, settle_before
 def register() -> None:
     """Registers the profile's backend with torch if rankdeck provides it, and wraps functions of `torch.distributed`. Once in a process."""
     try:
+        _report_raised()
         _wrap_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
             import rankdeck.c10d.mpi
@@ -25,6 +27,24 @@ def register() -> None:
             import rankdeck.c10d.ucc  # noqa: F401
     except Exception as error:  # noqa: BLE001
         sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
+
+
+def _report_raised() -> None:
+    """Makes a rank report the exception that ends its main thread, because its process may stay: for a thread, or an exit handler."""
+    original = sys.excepthook
+
+    @functools.wraps(original)
+    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> Any:
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = (
+            f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})" if trace is not None else ""
+        )
+        threads = [one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+        log(**{"rankdeck.raised": f"{kind.__name__}: {str(error)[:200]}{place}", "threads": ", ".join(threads)[:200]})
+        return original(kind, error, trace)
+
+    sys.excepthook = excepthook
 
 
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")

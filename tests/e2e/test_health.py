@@ -29,3 +29,12 @@ def test_a_rank_that_hangs_is_found_without_asking_and_a_loss_that_is_not_finite
         return {event["kind"] for event in rankdeck.journal(run) if event["event"] == "HealthNoticed"}
 
     wait_until(lambda: {"stalled", "moving", "nan"} <= kinds(), what="the events")
+
+
+def test_a_rank_that_raised_and_waits_for_a_thread_is_shown_while_it_stays(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("stays.py", entries("e2e/health", "stays")), ranks=2))
+    status = rankdeck.wait_status(run, lambda status: bool(status["stall"] and status["stall"]["waits"]))
+    assert status["stall"]["waits"][0] == (
+        "rank 1 raised ValueError: bad shard 7 (stays.py:6), and its process has not ended: it waits for the thread prefetch"
+    )
+    assert [rank["state"] for rank in status["ranks"]] == ["running", "running"]

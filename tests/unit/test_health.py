@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.core.metrics.health import SPIKE_PAUSE, Health, Notice
-from engine.core.metrics.progress import RankProgress, take_record
+from engine.core.metrics.progress import RAISED, RankProgress, take_record
 from engine.core.metrics.series import Point
 from engine.core.plan.profile import HealthLimits
 
@@ -115,6 +115,31 @@ def test_nothing_is_usual_before_the_first_steps():
     run = Run()
     run.go(3600, nobody)
     assert run.kinds == []
+
+
+def test_ranks_that_wait_for_each_other_are_marked_before_anything_is_usual_until_they_go_on():
+    run = Run(2)
+    run.go(40, nobody)
+    assert (run.health.is_quiet(run.now), run.health.marks) == (True, {})
+    run.health.has_waits = True  # as the answers of the ranks say
+    run.go(1, nobody)
+    assert run.marked("stalled") == [0, 1]
+    run.go(2)
+    assert (run.kinds, run.health.marks) == (["stalled", "moving"], {})
+
+
+def test_a_rank_that_raised_and_stays_is_told_and_after_a_minute_ended():
+    run = Run(2)
+    run.go(20)
+    take_record(1, run.progress[1], {"t": 1.0, RAISED: "ValueError: bad (train.py:3)", "threads": "prefetch"})
+    run.go(5)
+    assert (run.kinds, run.marked("stalled")) == (["raised"], [1])
+    assert run.notices[0].text.endswith("and its process has not ended: it waits for the thread prefetch")
+    run.go(100)
+    assert run.kinds == ["raised", "stays"]
+    take_record(1, run.progress[1], {"t": 2.0, "joining": True})  # another process of the rank
+    run.go(1)
+    assert run.health.told == {}
 
 
 def test_a_rank_that_evaluates_saves_joins_or_is_done_is_left_alone():

@@ -25,10 +25,10 @@ from engine.core.patterns import late
 if TYPE_CHECKING:
     import regex
 
-Kind = Literal["cause", "consequence", "remark", "end", "messenger", "place", "connection"]
+Kind = Literal["cause", "consequence", "remark", "end", "messenger", "place", "activity", "connection"]
 """`consequence`: blames another process, so it is never the root cause if another failure is known. `remark`: harmless by itself.
 `end`: the launcher's report of how a process ended, with groups named `rank`, `signal` and `status`. `messenger`: only reports that another
-process or exception failed; the same groups. `place`: where a process waited, shown by the frames of its traceback. `connection`: why no
+process or exception failed; the same groups. `place`: where a process was, shown by the frames of its stack. `activity`: what the label of its bar names. `connection`: why no
 agent could be started; recognised only in the output of a connection that failed."""
 
 Speaker = Literal["", "login", "ssh", "slurm", "pbs", "node"]
@@ -53,6 +53,7 @@ FILES = (
         "files",
         "program",
         "ends",
+        "places",
     ),
     *("schedulers", "ssh", "slurm", "pbs", "nodes"),
 )

@@ -29,11 +29,7 @@ _TRACEBACK = "Traceback (most recent"
 _AGENT_EXCEPTION = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _AGENT_LINE = late(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
 _LOCAL_END = late(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
-_HYDRA_SIGNAL = late(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
-_HYDRA_RANK = late(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
 _LONGEST_TRACEBACK = 200  # longest traceback of torchrun itself, in lines
-
-_DECK_END = late(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
 
 
 class _Process:
@@ -157,20 +153,15 @@ def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) ->
     reports = sorted((one for text in everything for one in find_all(text, "end")), key=lambda one: one.at)
     for found in reports:
         numbers = _ranks_of(found.words.get("rank", ""))
-        if not numbers and (hydra := _HYDRA_RANK.search(launcher)):
-            numbers = [int(hydra["rank"])]
-        status = _status(found, launcher)
+        status = found.status
         if numbers and not (are_nodes and found.line.startswith("srun: ")):
             for number in numbers:
                 process = _end_of(ranks, number, status)
                 process.claimed = process.claimed or status != -signal.SIGTERM
-                process.report = process.report or found
+                process.report = process.report or (found if found.cause.detail else None)
+                process.line = process.line or found.line
         elif untagged.status is None:
             untagged.status, untagged.report = status, found
-    if ends := _DECK_END.search(launcher):
-        for rank, word in re.findall(r"rank (\d{1,5}):? (exit \d{1,3}|SIG[A-Z]{2,6})", ends["ends"]):
-            if deck := _status_of_word(word):
-                _end_of(ranks, int(rank), deck, line=ends[0])
 
 
 def _ranks_of(words: str) -> list[int]:
@@ -181,24 +172,11 @@ def _ranks_of(words: str) -> list[int]:
     return found[:MOST_RANKS]
 
 
-def _status(found: Found, launcher: str) -> int:
-    if not found.words.get("signal") and (hydra := _HYDRA_SIGNAL.search(launcher)):
-        return -int(hydra["signal"])
-    return found.status
-
-
 def _claim_first(ranks: dict[int, _Process]) -> None:
     """Takes the first failure that torchrun's agent has logged as the first one, if its list of failures is missing."""
     ended = [process for process in ranks.values() if process.line and process.status not in (None, 0, -signal.SIGTERM)]
     if ended and not any(process.claimed for process in ranks.values()):
         ended[0].claimed = True
-
-
-def _status_of_word(word: str) -> int:
-    """The status of `exit 3` or `SIGKILL`; 0 for an unknown signal."""
-    if word.startswith("exit"):
-        return int(word.removeprefix("exit "))
-    return -signal.Signals[word].value if word in signal.Signals.__members__ else 0
 
 
 def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "") -> _Process:

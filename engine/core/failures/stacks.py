@@ -6,6 +6,7 @@ import msgspec
 
 from engine.core.failures.collectives import Wait, compare
 from engine.core.failures.flight_recorder import read_record
+from engine.core.failures.known import find
 from engine.core.patterns import late
 from engine.core.words import count, rank_ranges
 
@@ -21,13 +22,6 @@ _ELASTIC_WAITS = {
     "_all_have_formed": "waiting for the other ranks to join",
 }
 """The activity of a main thread in these functions of `rankdeck.elastic`."""
-
-_COLLECTIVES = frozenset([
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "broadcast", "broadcast_object_list", "barrier", "monitored_barrier", "scatter", "gather",
-    "gather_object", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv", "batch_isend_irecv",
-])  # fmt: skip
-
 
 MOST_PIDS = 8  # most numbers of processes in a line
 
@@ -90,17 +84,8 @@ def doing(frames: Sequence[Frame]) -> str:
     for frame in frames:
         if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
             return _ELASTIC_WAITS[frame.function]
-        if frame.file.endswith("/torch/distributed/distributed_c10d.py"):
-            if frame.function in _COLLECTIVES:
-                return f"waiting in {frame.function}"
-            if frame.function in ("init_process_group", "_new_process_group_helper"):
-                return "waiting for the process group"
-        if frame.function == "_engine_run_backward":
-            return "in backward, where gradients are all-reduced"
-        if frame.file.endswith("/torch/utils/data/dataloader.py"):
-            return "waiting for the data loader"
-        if frame.function == "synchronize" and "/torch/cuda/" in frame.file:
-            return "waiting for the GPU"
+        if known := find(f'  File "{frame.file}", line {frame.line} in {frame.function}', "place"):
+            return known.detail
     own = own_frame(frames)
     if own is None:
         return "in no Python code" if not frames else f"in {frames[0].function}"

@@ -252,24 +252,9 @@ def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> tuple[str,
     bar = next((ending(plain(one.output)).bar for one in witnesses if len(late) == 1 and one.rank == late[0]), None)
     if bar is None:
         return headline, ""
-    activity = next((words for pattern, words in _ACTIVITIES if pattern.search(bar.label)), "busy")
-    doing = f"{activity} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
+    known = find(bar.label, "activity")
+    doing = f"{known.detail if known else 'busy'} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
     return f"{headline}, which was {doing}", f"by its bar it needed {bar.left} more" if bar.left else ""
-
-
-_ACTIVITIES = (
-    (late(r"(?i)eval|valid|test|predict|inferenc|sampl"), "evaluating"),
-    (late(r"(?i)download|fetch|extract"), "downloading"),
-    (late(r"(?i)sav|writ|upload|dump|checkpoint(?!.*load)"), "saving"),
-    (late(r"(?i)load|read|restor|resolv"), "loading"),
-    (
-        late(
-            r"(?i)map|token|filter|process|prepar|pack|generat|group|cach|index|split|build|shuffl|flatten|concat|sort|pars|encod|creat"
-        ),
-        "preparing data",
-    ),
-)
-"""The activity that the label of a bar names."""
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from engine.core.plan.profile import HealthLimits
 from engine.core.words import rank_words
 
 Mark = Literal["stalled", "slow", "nan"]
-Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored"]
+Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored", "raised", "stays"]
 
 FEW_STEPS = 3
 """Steps from which a rank's usual interval is known. Ranks are compared after so many looks with new steps."""
@@ -28,6 +28,9 @@ SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 
 PAUSE_SHARE = 1.5
 """A pause as long as this many times the longest one so far is no surprise: a script may save or evaluate without saying so."""
+
+RAISED_FOR, STAYS_FOR = 3.0, 60.0
+"""Seconds after the exception that ended its main thread, after which a rank is reported, and ended."""
 
 WARM_UP = 20  # values of a loss or a throughput from which their level is known
 SMOOTHING = 0.1  # share of a new value in the running mean of a loss and of its deviation
@@ -115,6 +118,10 @@ class Health:
         self._is_low = False
         self._worst: dict[int, float] = {}  # for how long stalled ranks had no step, to report it when they go on
         self.marks: dict[int, RankMark] = {}
+        self._raised: dict[int, float] = {}  # since when a rank is without its main thread
+        self.told: dict[int, str] = {}  # a sentence about each rank whose main thread has ended by an exception
+        self.has_waits = False
+        """Whether ranks are known to wait for each other in collectives, before a usual interval is known."""
 
     def look(
         self,
@@ -140,7 +147,12 @@ class Health:
         for rank in sorted(busy):
             if mark := self._mark(now, rank, peers, few, by_step=by_step):
                 self.marks[rank] = mark
-        notices = [*self._pauses(before), *self._losses(now, progress, alive, points)]
+        self.has_waits = self.has_waits and self.is_quiet(now)
+        notices = [
+            *self._pauses(before),
+            *self._raises(now, progress, alive),
+            *self._losses(now, progress, alive, points),
+        ]
         for rank in self._odd:
             self.marks.setdefault(rank, RankMark("nan", 0.0, 0.0))
         if len(busy) == len(alive) and busy and not any(one.mark == "stalled" for one in self.marks.values()):
@@ -178,7 +190,7 @@ class Health:
         pace, limits = self._paces[rank], self._limits
         usual, quiet = pace.usual or peers, now - pace.at
         if usual is None or all(one.steps < few for one in self._paces):
-            return None
+            return RankMark("stalled", quiet, 0.0) if self.has_waits else None
         if limits.stalled and quiet > self._limit(pace, peers):
             return RankMark("stalled", quiet, usual)
         lags = (
@@ -190,22 +202,46 @@ class Health:
         pace.lag_since = now if pace.lag_since is None else pace.lag_since
         return RankMark("slow", pace.usual or 0.0, peers or 0.0) if now - pace.lag_since >= SLOW_FOR else None
 
+    def is_quiet(self, now: float) -> bool:
+        """Whether no rank has made a step for a while, and their usual interval is not known."""
+        few, least = all(one.steps < FEW_STEPS for one in self._paces), self._limits.least
+        return few and bool(self._limits.stalled) and all(now - one.at > least for one in self._paces)
+
+    def _raises(self, now: float, progress: Sequence[RankProgress], alive: Collection[int]) -> list[Notice]:
+        """Ranks whose main thread has ended by an exception, and whose process stays."""
+        notices: list[Notice] = []
+        raised = {rank: self._raised.get(rank, now) for rank in alive if progress[rank].raised}
+        for rank, since in raised.items():
+            text = f"rank {rank} raised {progress[rank].raised}"
+            if now - since >= RAISED_FOR:
+                self.marks[rank] = RankMark("stalled", now - since, 0.0)
+                if rank not in self.told:
+                    notices.append(Notice("raised", (rank,), text))
+                self.told[rank] = text
+            if now - since >= STAYS_FOR:
+                raised[rank] = math.inf
+                notices.append(Notice("stays", (rank,), f"rank {rank} is ended: {text}"))
+        self.told = {rank: self.told[rank] for rank in raised if rank in self.told}
+        self._raised = raised
+        return notices
+
     def _pauses(self, before: Mapping[int, RankMark]) -> list[Notice]:
         notices: list[Notice] = []
         stalled = {rank: one for rank, one in self.marks.items() if one.mark == "stalled"}
         if new := tuple(rank for rank in stalled if rank not in self._worst):
             seconds, usual = max(stalled[rank].seconds for rank in new), stalled[new[0]].usual
-            text = f"{rank_words(new)}: no step for {seconds:.0f} s; usual: {_seconds(usual)}"
-            notices.append(Notice("stalled", new, text))
+            text = f"{rank_words(new)}: no step for {seconds:.0f} s"
+            notices.append(Notice("stalled", new, f"{text}; usual: {_seconds(usual)}" if usual else text))
         if over := tuple(rank for rank in self._worst if rank not in stalled):
             seconds = max(self._worst.pop(rank) for rank in over)
             notices.append(Notice("moving", over, f"{rank_words(over)}: continues after about {seconds:.0f} s"))
         self._worst |= {rank: one.seconds for rank, one in stalled.items()}
-        if slow := tuple(r for r, one in self.marks.items() if one.mark == "slow" and not _is(before.get(r), "slow")):
+        lagged = {rank for rank, one in before.items() if one.mark == "slow"}
+        if slow := tuple(rank for rank, one in self.marks.items() if one.mark == "slow" and rank not in lagged):
             mark = self.marks[slow[0]]
             text = f"{rank_words(slow)}: slow, {_seconds(mark.seconds)} a step; the others: {_seconds(mark.usual)}"
             notices.append(Notice("slow", slow, text))
-        if even := tuple(rank for rank, one in before.items() if one.mark == "slow" and rank not in self.marks):
+        if even := tuple(rank for rank in before if rank in lagged and rank not in self.marks):
             notices.append(Notice("even", even, f"{rank_words(even)}: as fast as the others again"))
         return notices
 
@@ -224,17 +260,15 @@ class Health:
             elif (level := self._take_loss(point.rank, point.value)) is not None:
                 height = (point.value - level) / (abs(level) or 1.0)
                 spike = max(spike or (height, *_told(point, level)), (height, *_told(point, level)))
-        self._odd = {
-            rank for rank in self._odd | odd.keys() if rank in alive and _may_be_odd(progress[rank], rank in odd)
-        }
+        is_odd = {rank: not math.isfinite(progress[rank].loss or 0.0) for rank in self._odd | odd.keys()}
+        self._odd = {rank for rank in is_odd if rank in alive and (rank in odd or is_odd[rank])}
         notices: list[Notice] = []
         if odd:
             ranks = tuple(sorted(odd))
             step = odd[ranks[0]]
             at = f" at step {step}" if step is not None else ""
-            notices.append(
-                Notice("nan", ranks, f"the loss of {rank_words(ranks)} is {_odd_word(progress[ranks[0]])}{at}")
-            )
+            word = str(progress[ranks[0]].loss) if is_odd[ranks[0]] else "nan"
+            notices.append(Notice("nan", ranks, f"the loss of {rank_words(ranks)} is {word}{at}"))
         if spike is not None and now - self._spiked_at >= SPIKE_PAUSE:
             self._spiked_at = now
             _, rank, value, level, step = spike
@@ -282,20 +316,6 @@ def _is_elsewhere(progress: RankProgress) -> bool:
     """Whether a rank has said that it does something else than training, or is done with it."""
     is_done = progress.steps is not None and progress.step is not None and progress.step >= progress.steps
     return bool(progress.phase) or is_done or progress.meeting == "joining"
-
-
-def _is(mark: RankMark | None, word: Mark) -> bool:
-    return mark is not None and mark.mark == word
-
-
-def _may_be_odd(progress: RankProgress, is_new: bool) -> bool:
-    """A rank is marked until its loss is finite again."""
-    return is_new or (progress.loss is not None and not math.isfinite(progress.loss))
-
-
-def _odd_word(progress: RankProgress) -> str:
-    loss = progress.loss
-    return "nan" if loss is None or math.isfinite(loss) else str(loss)
 
 
 def _told(point: Point, level: float) -> tuple[int, float, float, int | None]:

@@ -91,7 +91,8 @@ def _why_it_would_fail_again(state: st.RunState, phase: st.Done | st.Gone) -> st
     and does not heal by itself, or if two attempts raised an exception at the same place after the same step."""
     if state.restart_when == "always" or not isinstance(phase, st.Done) or phase.secondary:
         return ""
-    if not phase.no_retry and phase.place and state.failed_at == (phase.place, phase.step):
+    place, step = state.failed_at or ("", None)
+    if not phase.no_retry and phase.place and place == phase.place and abs((step or 0) - (phase.step or 0)) <= 1:
         return f"two attempts raised the same exception at the same place {f'after step {phase.step}' if phase.step else 'before the first step'}"
     return phase.no_retry
 

@@ -15,6 +15,9 @@ SIGKILL = 9
 ON_NAN = "launch.on_nan"
 """Stands for the user whose signal ended a rank. A rank that it ends is left to the user, whatever `launch.on_failure` says."""
 
+STAYED = "exception"
+"""Stands for the user whose signal ended a rank that stayed after the exception which ended its main thread."""
+
 MOST_NOTICES = 500  # lines of the story about health: ranks that hang again and again would fill the journal
 
 
@@ -54,7 +57,7 @@ class Kills:
             case ev.KillRequested():
                 self._newest[event.rank] = event.by, event.signal
             case ev.HealthNoticed(policy="hold"):
-                self._newest |= dict.fromkeys(event.ranks, (ON_NAN, SIGKILL))
+                self._newest |= dict.fromkeys(event.ranks, (ON_NAN if event.kind == "nan" else STAYED, SIGKILL))
             case ev.RankSpawned() | ev.RankEnded() | ev.RankLost():
                 self._newest.pop(event.rank, None)
 

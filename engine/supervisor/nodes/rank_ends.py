@@ -8,6 +8,7 @@ import msgspec
 
 from engine.core.failures.diagnosis import explain, is_secondary, why_again
 from engine.core.run import events as ev
+from engine.core.run.health_events import STAYED
 from engine.core.run.state import Holding, Pending, Running, Starting
 from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
@@ -64,11 +65,12 @@ class RankEnds:
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:
             self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
-        ended = msgspec.structs.replace(
-            ended,
-            step=self._ingest.last.step(rank, numbers),
-            by=self._run.kills.sender(rank, ended.status),
-        )
+        by, step = self._run.kills.sender(rank, ended.status), self._ingest.last.step(rank, numbers)
+        if step is None:  # it prints none: that of the others
+            step = max((one.step for one in self._ingest.progress if one.step is not None), default=None)
+        if by == STAYED:  # its exception has ended it
+            ended, by = msgspec.structs.replace(ended, status=1), ""
+        ended = msgspec.structs.replace(ended, step=step, by=by)
         return self._explain(ended, end, numbers) if ended.status != 0 else ended
 
     def _explain(self, ended: ev.RankEnded, end: RankEnd, numbers: bytes) -> ev.RankEnded:

@@ -62,7 +62,11 @@ class HealthWatch:
         )
         self._show(self._health.marks, now)
         for kind, ranks, text in notices:
-            self._notice(kind, ranks, text, self._run.plan.launch.on_nan if kind == "nan" else "ignore")
+            policy = self._run.plan.launch.on_nan if kind == "nan" else "hold" if kind == "stays" else "ignore"
+            self._notice(kind, ranks, text, policy)
+        is_silent = not self._health.marks and self._health.is_quiet(self._clock)
+        if is_silent and all(self._ingest.progress[rank].meeting == "joined" for rank in alive):
+            self._ask_if_due()
 
     def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
         now, attempt = time.time(), self._run.state.attempt
@@ -82,16 +86,21 @@ class HealthWatch:
             shown[rank] = old if old is not None and is_same else RankHealth(mark.mark, now - mark.seconds, words)
         stalled = tuple(rank for rank, one in shown.items() if one.mark == "stalled")
         if not stalled:
-            self._asked_at = None
+            self._asked_at = self._asked_at if self._health.is_quiet(self._clock) else None
             run.show_health(shown, None)
             return
         since = min(shown[rank].since for rank in stalled)
-        known = run.stall or StallView(ranks=stalled, since=since)
+        if run.stall is None:
+            self._asked_at = None
+        known = run.stall or StallView(ranks=stalled, since=since, waits=tuple(self._health.told.values()))
         run.show_health(shown, msgspec.structs.replace(known, ranks=stalled, since=since))
+        self._ask_if_due()
+
+    def _ask_if_due(self) -> None:
         is_due = self._asked_at is None or self._clock - self._asked_at >= ASK_PAUSE
         if is_due and (self._asking is None or self._asking.done()):
             is_first, self._asked_at = self._asked_at is None, self._clock
-            self._asking = run.tasks.create_task(self._ask(is_first=is_first), name="who waits for whom")
+            self._asking = self._run.tasks.create_task(self._ask(is_first=is_first), name="who waits for whom")
 
     async def _ask(self, *, is_first: bool) -> None:
         run, process = self._run, self._process
@@ -104,9 +113,11 @@ class HealthWatch:
             run.take_failed_reading(run.head, "who waits for whom is unknown", error)
             return
         if run.stall is None or process != self._process:
+            self._health.has_waits = bool(found) and process == self._process
             return
-        late = tuple(sorted({rank for wait in found for rank in wait.late}))
-        sentences = tuple(wait.sentence for wait in found)
+        told = self._health.told
+        late = tuple(sorted({*told, *(rank for wait in found for rank in wait.late)}))
+        sentences = (*told.values(), *(wait.sentence for wait in found))
         # The smallest group first: it has the rank that others wait for.
         doing = tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
         blame = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
@@ -116,5 +127,5 @@ class HealthWatch:
         blamed = {rank: run.health[rank]._replace(words="others wait for it") for rank in run.health.keys() & set(late)}
         run.show_health({**run.health, **blamed}, stall)
         run.note_change()
-        if is_first and sentences:
-            self._notice("waits", late, sentences[0])
+        if is_first and found:
+            self._notice("waits", late, found[0].sentence)
