@@ -15,10 +15,10 @@ from engine.core.metrics.series import SeriesDump
 from engine.core.plan.plan import LaunchPlan, with_backend, with_nodes
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
-from engine.core.run.state import RunState, rank_word, waits_for_job
+from engine.core.run.state import RunState, waits_for_job
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
-from engine.core.views.views import rank_views, run_view
+from engine.core.views.views import rank_views, run_view, told_ranks
 from engine.linux.files import read_file
 from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
@@ -136,11 +136,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     plan = plan_now(plan, state)
     saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
     progress = saved.progress or [RankProgress() for _ in state.ranks]
-    tails = {
-        rank: read_tail(paths.log(state.attempt, rank, "err"))
-        for rank, phase in enumerate(state.ranks)
-        if rank_word(phase) in ("failed", "lost")
-    }
+    tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
     return Snapshot(
         run=run_view(state, plan, progress, tails, waits),

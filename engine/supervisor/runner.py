@@ -16,6 +16,7 @@ from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
 from engine.core.run.state import Ended, Opening, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
+from engine.core.views.views import MOST_STOPPED, told_ranks
 from engine.core.wire.front_end import ENDING
 from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
@@ -79,9 +80,7 @@ class Runner:
         self.orders = Orders(run, self.agents, self.questions, self._relay)
         self._copies = CodeCopies(run, self.agents, self.questions)
         self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self.orders, self._copies)
-        for rank, phase in enumerate(state.ranks):
-            if rank_word(phase) in ("failed", "lost"):
-                run.tails[rank] = self.ingest.last.tail(rank, "err")
+        run.tails |= {rank: self.ingest.last.tail(rank, "err") for rank in told_ranks(state)}
         for event in journal.events:
             run.kills.take(event)
 
@@ -167,7 +166,8 @@ class Runner:
         is_changed = map(operator.is_not, before.ranks, after.ranks)  # faster than a loop for thousands of ranks
         for rank in itertools.compress(itertools.count(), is_changed):
             run.note_change(rank)
-            if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in run.tails:
+            word, is_new = rank_word(after.ranks[rank]), rank not in run.tails
+            if is_new and (word in ("failed", "lost") or (word == "stopped" and 0 < len(run.tails) < MOST_STOPPED)):
                 run.tails[rank] = self.ingest.last.errors(rank)
                 self._read_traces()
 

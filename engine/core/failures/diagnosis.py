@@ -207,7 +207,7 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
     end = Explanation(
         headline=f"{who} was killed by {name}",
         detail=meant.meaning,
-        traceback=shortened(last_chain(text, fatal=False)),
+        traceback="" if told.went_on or number == signal.SIGKILL else shortened(last_chain(text, fatal=False)),
         hint=meant.hint,
         fix=meant.fix,
         cause="E1" if number == signal.SIGKILL else "E2",

@@ -71,6 +71,9 @@ class Ending(NamedTuple):
     chain: tuple[Traceback, ...]
     """The exception that ended it, after those that it is chained to; empty: none did."""
     certain: bool  # whether nobody caught it
+    went_on: (
+        bool  # whether progress follows the last exception, so that a signal which ended the process has another reason
+    )
     handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
     words: str
     """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
@@ -100,6 +103,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
     return Ending(
         chain=chain,
         certain=bool(chain) and chain[-1].uncaught and not by_itself,
+        went_on=bool(handled) or begin > (chain[-1].raised_at if chain else -1),
         handled=handled,
         words=words,
         said=_telling(own).strip() or (found[-1].strip() if found else ""),

@@ -33,6 +33,12 @@ _PROGRESS = late(
 """The progress of a rank in the messages of torch's nccl watchdog (N13)."""
 
 
+_OWN_FRAME = late(
+    r'  File "(?!.{0,400}?/(?:site-packages|lib/python[\d.]+)/)(?:.{0,400}/)?(?P<file>[^"/]{1,200})", line (?P<line>\d{1,7})'
+)
+"""A frame of the program, not of a library."""
+
+
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a job: its output, and how it ended."""
 
@@ -249,9 +255,15 @@ def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> tuple[str,
     waiting = sorted(one.rank for one in witnesses if one.failed and one.rank is not None and one.rank not in late)
     missing = rank_words(late, MAX_NAMED) if len(late) == 1 else f"one of {rank_words(late, MAX_NAMED)}"
     headline = f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not arrive"
-    bar = next((ending(plain(one.output)).bar for one in witnesses if len(late) == 1 and one.rank == late[0]), None)
+    text = next((plain(one.output) for one in witnesses if len(late) == 1 and one.rank == late[0]), "")
+    chain, bar = last_chain(text, fatal=True), ending(text).bar
     if bar is None:
-        return headline, ""
+        if not chain or not chain[-1].message.startswith("KeyboardInterrupt"):
+            return headline, ""
+        place = find("\n".join(chain[-1].lines), "place")  # where its launcher has stopped it
+        where = [found for line in chain[-1].lines if (found := _OWN_FRAME.match(line))]
+        words = f"{missing} was {place.detail if place else 'busy'}"
+        return headline, words + (f" ({where[-1]['file']}:{where[-1]['line']})" if where else "")
     known = find(bar.label, "activity")
     doing = f"{known.detail if known else 'busy'} ({bar.label or 'its bar'}: {bar.at}/{bar.total})"
     return f"{headline}, which was {doing}", f"by its bar it needed {bar.left} more" if bar.left else ""
@@ -270,7 +282,7 @@ def _followed(
             continue
         explained = _explain(one) if number < MAX_EXPLAINED else None
         if explained is None:
-            words = "failed too"
+            words = "lost the connection to it" if secondary[id(one)] else "failed too"
         elif one.status == -signal.SIGTERM and explained.cause == "E2":
             words = "{be} ended by the launcher"
         elif secondary[id(one)]:

@@ -296,6 +296,16 @@ def _no_restart(state: RunState) -> str:
             return ""
 
 
+MOST_STOPPED = 64  # ranks that were stopped whose output is read: others may have waited for one of them
+
+
+def told_ranks(state: RunState) -> list[int]:
+    """The ranks whose output explains a failure; empty: none failed."""
+    words = [rank_word(phase) for phase in state.ranks]
+    failed = [rank for rank, word in enumerate(words) if word in ("failed", "lost")]
+    return failed + [rank for rank, word in enumerate(words) if failed and word == "stopped"][:MOST_STOPPED]
+
+
 UNKNOWN_END = "it ended for an unknown reason"  # detail of a lost rank without a reason
 
 
