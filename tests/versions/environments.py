@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +39,10 @@ MATRIX = (
     Versions("2.10.0", "3.12"),
     Versions("2.15.0", "3.13"),
 )
-"""What `make versions` tries. `make versions-ci` tries one old and one middle torch of them; all other tests have the one of `constraints.txt`."""
+"""What `make versions` tries. All other tests have the torch of `constraints.txt`."""
+
+IN_CI = MATRIX[1]
+"""The only one of them in `.ci/run`: an old torch, with the oldest Python that ranks may have. It takes 5 GB."""
 
 
 def find_python(version: str) -> str:
@@ -91,3 +95,16 @@ def _make(folder: Path, versions: Versions) -> None:
     ]
     install(f"pip install torch {versions.torch} for Python {versions.python}", argv, seconds=SECONDS)
     (folder / "ready").touch()
+
+
+def main() -> None:
+    """Makes the environment for CI. Exits with the reason if there is none."""
+    try:
+        with environment(IN_CI):
+            pass
+    except UnavailableError as error:
+        sys.exit(f"no ranks with {IN_CI} are tried: {error}")
+
+
+if __name__ == "__main__":
+    main()
