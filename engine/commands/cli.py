@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import resource
 import sys
 from importlib import import_module
 
@@ -30,6 +31,12 @@ _COMMANDS = {
 }
 MODULES = {name: module for module, names in _COMMANDS.items() for name in names.split()}
 """The modules of commands, but for those below."""
+
+READERS = frozenset("clean compare export gc logs metrics profiles ps recipes runs status".split())
+"""Commands that start no process. A damaged file of a run must not make them take the memory of a login node."""
+
+MOST_MEMORY = 4 << 30
+"""Bytes of memory that such a command may take: many times what it needs for the largest runs."""
 
 EPILOG = """\b
 Start here:
@@ -189,6 +196,10 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for characters it lacks
             stream.reconfigure(errors="replace")
+    if READERS.intersection(sys.argv[1:2]):
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = MOST_MEMORY if hard == resource.RLIM_INFINITY else min(hard, MOST_MEMORY)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     try:
         result = cli.main(prog_name="rankdeck", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -200,6 +211,9 @@ def main() -> int:
     except RankdeckError as error:
         complain(error)
         return error.exit_status
+    except MemoryError:
+        complain(RankdeckError("there is too little memory", hint="rankdeck runs shows which run can't be read"))
+        return RankdeckError.exit_status
     except OSError as error:  # such as a full disk or a removed folder: a traceback would not help
         told = RankdeckError(str(error))
         try:
