@@ -64,6 +64,7 @@ def _replace(name: str, descriptor: int) -> None:
         return
     old.flush()
     raw = PatientFile(descriptor)
+    raw.name = f"<{name}>"  # as the interpreter names it
     new = io.TextIOWrapper(
         raw if is_direct else io.BufferedWriter(raw),
         encoding=old.encoding,
