@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.supervisor.nodes.bridge import PROGRAM, boot_command  # noqa: E402
+from engine.supervisor.nodes.bridge import agent_program, boot_command  # noqa: E402
 from tests.cluster.namespaces import reason_to_skip  # noqa: E402
 from tests.cluster.nodes import Cluster  # noqa: E402
 from tests.slurm import lab  # noqa: E402
@@ -145,7 +145,7 @@ def measure_here(count: int) -> Measured:
     """What as many processes as there are nodes take here, one beside the other."""
     return {
         "Pythons, no nodes": seconds_at_once([PYTHON] * count, b""),
-        "agents, no nodes": seconds_at_once([boot_command(sys.executable)] * count, PROGRAM),
+        "agents, no nodes": seconds_at_once([boot_command(sys.executable)] * count, agent_program()),
     }
 
 

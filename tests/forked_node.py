@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from engine.node import template
-from engine.supervisor.nodes.bridge import boot_command
+from engine.supervisor.nodes.bridge import boot_command, boot_here
 from tests.command_server import INTERPRETER, show
 
 OURS = ("engine", "rankdeck", "rankdeck_command", "tests", "tui")
@@ -101,7 +101,7 @@ class ForkedNode:
         """What a fork runs in place of a program; None: it can't."""
         if words[0] != sys.executable:
             return None
-        if words == boot_command(words[0]):
+        if words in (boot_command(words[0]), boot_here(words[0])):
             return lambda: run_main(["-c", words[-1]], self._path, words[-2], {})
         is_template = len(words) == 4 and words[1] == "-u" and words[2].endswith("/template.py")
         if is_template and startup_variables(environment) == self._variables:

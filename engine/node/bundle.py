@@ -20,6 +20,9 @@ BOOT = (
 """Reads its own compressed program from stdin, and not one byte more, so that the next byte is the first frame. One line without
 single quotes, so that every login shell accepts it as a quoted word."""
 
+BOOT_HERE = "import sys;sys.path.append(sys.argv[1]);from engine.node.agent.bridge import boot;sys.exit(boot())"
+"""Runs the agent from the folder of `engine`. It comes last in the search path, so that no other package there can hide a module."""
+
 SHARED = (
     "../__init__.py",
     "../linux/*.py",

@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.core.wire import agent_reports as reports
 from engine.node.agent.wire import PROTOCOL, SYNC, FrameBuffer, encode_frame
-from engine.supervisor.nodes.bridge import PROGRAM, boot_command
+from engine.supervisor.nodes.bridge import agent_program, boot_command
 from tests.support import DEADLINE, PATIENCE, SLOWEST, complete_lines, is_alive, wait_until
 
 PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
@@ -44,7 +44,7 @@ class Bridge:
         self.ended = False
         self._frames = FrameBuffer()
         self._synced = False
-        self.write(PROGRAM + encode_frame(hello))
+        self.write(agent_program() + encode_frame(hello))
 
     def write(self, data: bytes) -> None:
         assert self.process.stdin is not None

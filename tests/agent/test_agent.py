@@ -17,7 +17,7 @@ from engine.core.failures import ssh as connect_trouble
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
-from engine.supervisor.nodes.bridge import PROGRAM, boot_command
+from engine.supervisor.nodes.bridge import agent_program, boot_command
 from engine.supervisor.nodes.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program, open_files
 from tests.support import PATIENCE, ROOT, entries, is_alive, process_state, rows, wait_gone, wait_until
@@ -26,7 +26,7 @@ from tests.support import PATIENCE, ROOT, entries, is_alive, process_state, rows
 
 
 def test_the_agent_is_small_enough_to_send_at_every_boot():
-    assert len(PROGRAM) < 36 * 1024
+    assert len(agent_program()) < 36 * 1024
 
 
 # --- booting
@@ -57,6 +57,7 @@ async def failures_of_boot(node, shell: str) -> list[str]:
                 "localhost", status=status, said=said, python=sys.executable, setup=False
             ),
             gate=asyncio.Semaphore(1),
+            preamble=agent_program(),
         )
         link.open(0.0)
         await greeted.wait()
@@ -101,13 +102,13 @@ def test_another_protocol_is_refused(node):
 
 def test_a_wire_that_ends_in_the_middle_of_the_source_ends_the_boot():
     argv = boot_command(sys.executable)
-    done = subprocess.run(argv, input=PROGRAM[:1000], capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(argv, input=agent_program()[:1000], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (EXIT_CUT_OFF, b"")
 
 
 def test_a_wire_that_ends_before_the_first_frame_starts_no_agent(home):
     argv = boot_command(sys.executable)
-    done = subprocess.run(argv, input=PROGRAM + b"\0\0", capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(argv, input=agent_program() + b"\0\0", capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (EXIT_CUT_OFF, SYNC)
 
 

@@ -353,11 +353,13 @@ def test_the_files_of_a_long_run_are_never_old_enough_to_be_removed_at_night(tmp
 
 def test_an_agent_in_a_temporary_folder_keeps_its_files_young(node, monkeypatch):
     """As if an hour passed at each look."""
-    program = zlib.decompress(bridge.PROGRAM)
+    program = zlib.decompress(bridge.agent_program())
     hourly = b"KEEP_YOUNG_INTERVAL = 3600.0"
     assert hourly in program
     for module in (bridge, driver):
-        monkeypatch.setattr(module, "PROGRAM", zlib.compress(program.replace(hourly, b"KEEP_YOUNG_INTERVAL = 0.0")))
+        monkeypatch.setattr(
+            module, "agent_program", lambda: zlib.compress(program.replace(hourly, b"KEEP_YOUNG_INTERVAL = 0.0"))
+        )
     node.connect(heartbeat=600.0)
     files = [path for path in (node.folder / "node").iterdir() if path.name != "agent.json"]
     assert files

@@ -19,10 +19,10 @@ def busctl(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeB
     """The user's manager of the node on which agents start."""
     root, fake = fake_systemd(tmp_path, monkeypatch)
     there = f'root: str = "{root}"'.encode()
-    program = zlib.decompress(bridge.PROGRAM).replace(b'root: str = "/"', there)
+    program = zlib.decompress(bridge.agent_program()).replace(b'root: str = "/"', there)
     assert there in program
     for module in (bridge, driver):
-        monkeypatch.setattr(module, "PROGRAM", zlib.compress(program))
+        monkeypatch.setattr(module, "agent_program", lambda: zlib.compress(program))
     return fake
 
 

@@ -30,7 +30,7 @@ from engine.linux.folders import make_folders
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
-from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
+from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, agent_program, boot_command, boot_here
 from engine.supervisor.nodes.library import pack
 from engine.supervisor.nodes.link import FAN_OUT, Link
 from engine.supervisor.run import SupervisedRun
@@ -217,7 +217,11 @@ def make_link(
     tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: requests.Greeting, **more: Any
 ) -> Link:
     """Returns a link to the agent of a node. `greeting`: the first frame. `**more`: arguments of `Link`."""
-    argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.node_python), plan.reach)
+    if node.transport == "local" and not plan.reach.setup:  # which may lead into a container
+        boot, preamble = boot_here(plan.node_python), b""
+    else:
+        boot, preamble = boot_command(plan.node_python), setup_input(plan.reach.setup) + agent_program()
+    argv = LAUNCHERS[node.transport].argv(node.name, boot, plan.reach)
 
     def explain(status: int | None, said: str, ended: Ended | None = None) -> Trouble:
         return ssh.explain(
@@ -225,7 +229,6 @@ def make_link(
             transport=node.transport, job=plan.reach.slurm_job, ended=ended,
         )  # fmt: skip
 
-    preamble = setup_input(plan.reach.setup)
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)
 
 

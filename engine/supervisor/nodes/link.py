@@ -56,7 +56,7 @@ class Link:
         heartbeat: longest seconds between two messages, of which a few may be missed; 0: no heartbeat.
         boot_timeout: seconds until the agent's sync line.
         bridge: an open connection to a listening agent, released by another link; None: start one.
-        preamble: input for the command before the agent.
+        preamble: input for the command before the first frame.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Link:
         heartbeat: float = 0.0,
         boot_timeout: float = BOOT_TIMEOUT,
         bridge: Bridge | None = None,
-        preamble: bytes = b"",
+        preamble: bytes,
     ) -> None:
         self.node = node
         self._tasks = tasks
