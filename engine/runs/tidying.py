@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 
 from engine.linux.locks import try_lock
 from engine.runs.paths import RunPaths
@@ -18,7 +17,6 @@ def remove_needless(paths: RunPaths) -> None:
     for folder in paths.nodes.glob("*/"):
         with contextlib.suppress(OSError):
             if (lock := try_lock(folder / "agent.lock", os.O_RDWR)) is not None:
-                shutil.rmtree(folder / "library", ignore_errors=True)
                 for file in folder.iterdir():
                     if file.suffix != ".log" or not file.stat().st_size:
                         file.unlink()

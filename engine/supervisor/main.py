@@ -25,7 +25,6 @@ from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.run.state import finished
 from engine.core.views.view import RunView
-from engine.installed import LIBRARY
 from engine.node.login import leave_session
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
@@ -38,7 +37,7 @@ from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
 from engine.supervisor.log import first_words, note
 from engine.supervisor.nodes.bridge import Bridge
-from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.library import library_name
 from engine.supervisor.run import SupervisedRun, Watch, look_regularly
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
@@ -229,7 +228,7 @@ def main(folder: str, restart_by: str | None = None) -> int:
 
 def main_early() -> int:
     """Entry point: `supervise`. Waits for the folder of a run on standard input, with everything imported. Returns the exit status."""
-    pack(LIBRARY)
+    library_name()
     line = sys.stdin.readline()
     if not line.endswith("\n"):
         return 0

@@ -22,7 +22,6 @@ from engine.core.plan.profile import Transport
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.installed import LIBRARY
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.linux.files import replace_file
@@ -31,7 +30,7 @@ from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, agent_program, boot_command, boot_here
-from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.library import library_name, unpacked
 from engine.supervisor.nodes.link import FAN_OUT, Link
 from engine.supervisor.run import SupervisedRun
 
@@ -73,6 +72,10 @@ class Agents:
         self._transports: dict[str, Transport] = {node.name: node.transport for node in run.plan.nodes}
         self._on_news: Callable[[str, reports.AnyReport], None] = lambda *_: None
         self._gate = asyncio.Semaphore(FAN_OUT)
+        self._here = ""
+        """The package for ranks on this machine, which runs share; empty: it can't be there, and the agent unpacks one for the run."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._here = unpacked()
         self.user_template = ""
         """The socket of the template of the user; empty: the run has none."""
         self.links: dict[str, Link] = {}
@@ -103,7 +106,7 @@ class Agents:
         heartbeat = max(min(HEARTBEAT, run.plan.launch.lease / 4), SHORTEST_HEARTBEAT)
         greeting = requests.Greeting(
             protocol=PROTOCOL,
-            library=pack(LIBRARY).name,
+            library=self._here if local and self._here else library_name(),
             mark=run.paths.mark if local else f"{run.paths.mark}.{self._number(node)}",
             title=f"{run.paths.run} {node}",
             folder=self.folder(node) if local else self._known_folder(node),
@@ -206,7 +209,8 @@ class Agents:
 
     def library(self, node: str) -> str:
         """Returns the folder on the node from which ranks import `rankdeck`."""
-        return f"{self.folder(node)}/library/{pack(LIBRARY).name}/python"
+        is_here = self._here and not self.is_elsewhere(node)
+        return f"{self._here if is_here else f'{self.folder(node)}/library/{library_name()}'}/python"
 
     def program(self, node: str, name: str) -> str:
         """Returns the path on the node of a program that is sent with the library."""

@@ -1,36 +1,26 @@
-"""Packs the `rankdeck` package for nodes, with the programs that agents run there."""
+"""The `rankdeck` package for ranks, with the programs that agents run: packed for nodes, unpacked once on this machine."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
-import tarfile
+import os
+import shutil
+import time
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
-from engine.installed import APP
-from engine.node import (
-    bundle,
-    forked,
-    gpus,
-    internals,
-    limits,
-    mpi_proxy,
-    preload,
-    rank_end,
-    sources,
-    template,
-    titles,
-    user_template,
-)
+from engine.installed import APP, LIBRARY
+from engine.linux.folders import private_folder
+from engine.node import bundle
+from engine.runs.paths import state_folder
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
-
-_MODULES = (titles, template, user_template, internals, forked, rank_end, preload, sources, limits, mpi_proxy, gpus)
-_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in _MODULES)
+_NODE = Path(bundle.__file__).parent
+_PROGRAMS = "titles template user_template internals forked rank_end preload sources limits mpi_proxy gpus".split()
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
 _METADATA = {
@@ -40,22 +30,63 @@ _METADATA = {
 """`import torch` looks for entry points in the module search path; this one registers the process groups of rankdeck."""
 
 
-class Library(NamedTuple):
-    """A packed package. `name` is a hash of its content, so that nodes recognise an unpacked one."""
-
-    name: str
-    tar: str
+KEPT_DAYS = 60
+"""Days without a launch after which a package of another version is removed from this machine."""
 
 
 @cache
-def pack(package: Path) -> Library:
-    """Packs a package folder. `package`: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`. Returns the
-    archive in base64 and its name. The same files always give the same bytes."""
+def library_name() -> str:
+    """Returns a name that changes with the files of the package. It needs their state only: to read them takes ten times as long."""
+    state = []
+    for folder in (LIBRARY, _NODE, _NODE.parent / "linux"):
+        for parent, folders, files in os.walk(folder):
+            folders[:] = sorted(name for name in folders if name not in (APP, "__pycache__"))
+            for name in sorted(files):
+                found = os.stat(path := os.path.join(parent, name))
+                state.append((path, found.st_ino, found.st_size, found.st_ctime_ns))  # times of content may be made up
+    return hashlib.sha256(repr(state).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def unpacked() -> str:
+    """Returns the folder of the package on this machine, which all runs share. Unpacks it if there is none.
+
+    Raises:
+        OSError: it can't be written.
+        RuntimeError: another user could change it.
+    """
+    base = Path(private_folder(str(state_folder() / "library")))
+    folder = base / library_name()
+    if folder.exists():
+        os.utime(folder)
+        return str(folder)
+    for entry in base.iterdir():
+        with contextlib.suppress(OSError):
+            if entry.stat().st_mtime < time.time() - KEPT_DAYS * 86400:
+                shutil.rmtree(entry)
+    import tarfile
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=base) as partial:
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(pack()))) as archive:
+            archive.extractall(f"{partial}/library", filter="data")
+        try:
+            os.rename(f"{partial}/library", folder)
+        except OSError:  # another launch was faster
+            if not folder.exists():
+                raise
+    return str(folder)
+
+
+@cache
+def pack() -> str:
+    """Packs the package. It becomes `python/rankdeck/`, and ranks search for modules in `python`. Returns base64."""
+    import tarfile  # takes time that most launches do not need
+
     names = sorted(
-        path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES
+        path.relative_to(LIBRARY) for path in LIBRARY.rglob("*") if path.is_file() and path.suffix in SUFFIXES
     )
-    members = [(Path("python", package.name, name), package / name) for name in names if name.parts[0] != APP]
-    members += [(Path(f"{name}.py"), Path(source)) for name, source in _PROGRAMS]
+    members = [(Path("python", LIBRARY.name, name), LIBRARY / name) for name in names if name.parts[0] != APP]
+    members += [(Path(f"{name}.py"), _NODE / f"{name}.py") for name in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
     texts.append((Path("probe.py"), bundle.program("probe", "serve:main")))
     raw = io.BytesIO()
@@ -64,5 +95,4 @@ def pack(package: Path) -> Library:
             member = tarfile.TarInfo(str(name))
             member.size, member.mode = len(data), 0o600
             archive.addfile(member, io.BytesIO(data))
-    digest = hashlib.sha256(raw.getvalue()).hexdigest()[:16]
-    return Library(name=digest, tar=base64.b64encode(raw.getvalue()).decode())
+    return base64.b64encode(raw.getvalue()).decode()

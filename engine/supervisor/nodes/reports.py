@@ -18,13 +18,12 @@ from engine.core.run.state import Opening
 from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.installed import LIBRARY
 from engine.node.limits import cpu_limit, memory_limit, process_limits
 from engine.runs.imports import remember_refusal
 from engine.supervisor.log import note
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.nodes.code import CodeCopies
-from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.library import library_name, pack
 from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.nodes.rank_ends import RankEnds
@@ -162,8 +161,7 @@ class Reports:
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(reports.StoreLossReported(attempt=state.attempt, reason="it ended with its agent"))
         if not hello.library:
-            library = pack(LIBRARY)
-            self._agents.send(node, requests.InstallLibrary(name=library.name, tar=library.tar))
+            self._agents.send(node, requests.InstallLibrary(name=library_name(), tar=pack()))
         ranks = tuple(
             ev.KnownRank(
                 attempt=known.attempt,

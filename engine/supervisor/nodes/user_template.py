@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
-import io
 import json
 import os
 import socket
 import subprocess
-import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from typing import Any
 from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import can_stand_by, template_key
-from engine.installed import LIBRARY
 from engine.launchers.setup import setup_input, with_setup
 from engine.linux.locks import try_lock
 from engine.node import user_template as program
@@ -28,7 +24,7 @@ from engine.runs.paths import runtime_folder
 from engine.runs.standbys import place
 from engine.runs.templates import template_folder
 from engine.supervisor.log import note
-from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.library import unpacked
 
 START_TIME = 60.0
 """Seconds that a new template waits for the first run, at least."""
@@ -40,16 +36,16 @@ def find_user_template(plan: LaunchPlan, *, starts: bool) -> str:
         return ""
     try:
         return _find(plan, starts=starts)
-    except (OSError, RankdeckError, ValueError) as error:
+    except (OSError, RuntimeError, RankdeckError, ValueError) as error:
         note(f"no template of the user: {error}")
         return ""
 
 
 def _find(plan: LaunchPlan, *, starts: bool) -> str:
-    library, sockets = pack(LIBRARY), runtime_folder()
+    library, sockets = unpacked(), runtime_folder()
     environment = _environment(plan, "")
     like = program.likeness(environment, list(os.sched_getaffinity(0)), program.read_names(str(sockets)))
-    folder = template_folder(template_key(plan, place(code=library.name), like))
+    folder = template_folder(template_key(plan, place(code=library), like))
     path = folder / "socket"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -60,13 +56,11 @@ def _find(plan: LaunchPlan, *, starts: bool) -> str:
         if not starts or not has_room_for_template():
             return ""
         path.unlink(missing_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(library.tar))) as archive:
-            archive.extractall(folder / "library", filter="data")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen()
-            _start(plan, folder, listener.fileno(), lock)
+            _start(plan, library, folder, listener.fileno(), lock)
     return str(path)
 
 
@@ -83,9 +77,8 @@ def _environment(plan: LaunchPlan, library: str) -> dict[str, str]:
     return environment
 
 
-def _start(plan: LaunchPlan, folder: Path, listener: int, lock: int) -> None:
+def _start(plan: LaunchPlan, library: str, folder: Path, listener: int, lock: int) -> None:
     """Starts the process with copies of the descriptors. Raises OSError."""
-    library = folder / "library"
     # The shell of a setup uses low numbers.
     high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 64) for one in (listener, lock)]
     terms = {
@@ -95,10 +88,8 @@ def _start(plan: LaunchPlan, folder: Path, listener: int, lock: int) -> None:
     try:
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
-                with_setup(
-                    plan.reach.setup, [plan.python, "-u", str(library / "template.py"), "user", json.dumps(terms)]
-                ),
-                env=_environment(plan, str(library / "python")),
+                with_setup(plan.reach.setup, [plan.python, "-u", f"{library}/template.py", "user", json.dumps(terms)]),
+                env=_environment(plan, f"{library}/python"),
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -19,7 +19,6 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.installed import LIBRARY
 from engine.node.agent.wire import PROTOCOL
 from engine.node.limits import is_memory_short
 from engine.node.titles import show_title
@@ -29,7 +28,7 @@ from engine.runs.record import read_plan
 from engine.supervisor.log import note
 from engine.supervisor.nodes.agents import make_link
 from engine.supervisor.nodes.bridge import Bridge
-from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.library import unpacked
 from engine.supervisor.nodes.link import Link
 from engine.supervisor.nodes.user_template import find_user_template
 
@@ -122,22 +121,19 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
     """The link to an agent that has a template. `over`: is set if it has none."""
     node = plan.nodes[0]
     folder = str(paths.node(node.name))
-    library = pack(LIBRARY)
+    library = unpacked()
     user_template = find_user_template(plan, starts=True)
 
     def take(news: reports.AnyReport) -> None:
         if isinstance(news, reports.TemplateRefused):
             end(news.reason)
         if isinstance(news, reports.Hello) and not link.closing:
-            if not news.library:
-                link.send(requests.InstallLibrary(name=library.name, tar=library.tar))
-            path = f"{folder}/library/{library.name}/python"
             link.send(
                 requests.WarmTemplate(
                     argv=(plan.python,),
                     env=plan.env,
                     env_defaults=plan.env_defaults,
-                    library=path,
+                    library=f"{library}/python",
                     preload=plan.preload,
                     user_template=user_template,
                     linger=min(plan.linger, STANDBY_TIME),
@@ -155,7 +151,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
         node,
         plan,
         requests.Greeting(
-            protocol=PROTOCOL, library=library.name, mark=paths.mark, title="standby", folder=folder, terms=terms
+            protocol=PROTOCOL, library=library, mark=paths.mark, title="standby", folder=folder, terms=terms
         ),
         on_news=take,
         on_down=note,
