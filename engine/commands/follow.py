@@ -120,7 +120,7 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
                 interrupts.after_answer(partial(printer.turn_to, attempt))
             teller.look(snapshot.run)
             for event in events:
-                if event.level != "info":
+                if event.level != "info" and not event.is_end:  # its end is told below
                     interrupts.after_answer(partial(narrate, event.text))
             holding = snapshot.run.state == "holding"
             if holding and not held:

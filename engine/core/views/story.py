@@ -18,13 +18,15 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
         text, level = _words(event, before, after)
     except Exception:  # noqa: BLE001 - a defect: no run fails for a sentence
         text, level = type(event).__name__, "info"
-    if isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended)):
+    is_end = isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended))
+    if is_end:
+        assert isinstance(after.phase, Ended)
         outcome = after.phase.outcome
         text = f"the run {outcome.word}" if outcome.word != "stopped" else "the run was stopped"
         text = text if outcome.word != "queued" else "the run waits for its next job"
         text += f": {outcome.reason}" if outcome.reason else ""
         level = {"succeeded": "info", "failed": "error", "stopped": "warning", "queued": "warning"}[outcome.word]
-    return EventLine(seq=seq, at=event.at, text=text, level=level) if text else None
+    return EventLine(seq=seq, at=event.at, text=text, level=level, is_end=is_end) if text else None
 
 
 def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:

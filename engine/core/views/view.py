@@ -143,6 +143,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     text: str
     level: str = "info"  # info | notice | warning | error; commands also print those above info
+    is_end: bool = False  # the run ends with it
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_field="type"):
