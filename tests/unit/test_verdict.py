@@ -55,6 +55,17 @@ def test_of_those_that_blame_nobody_the_first_wins() -> None:
     assert verdict.headline == "rank 1 raised ValueError"
 
 
+@pytest.mark.parametrize(
+    ("message", "who"), [("bdb.BdbQuit", 1), ("KeyboardInterrupt", None), (CLOSED, None)], ids=["own", "stop", "peer"]
+)
+def test_a_rank_that_had_raised_when_it_was_stopped_wins_over_those_that_lost_it(message: str, who: int | None) -> None:
+    """Its process ends later than those of its peers, so that the run is stopped for them."""
+    stopped = Witness(rank=1, output=raised(message), failed=False)
+    verdict = find_verdict([failed(0, CLOSED), stopped])
+    assert verdict is not None
+    assert (verdict.rank == 1) is (who == 1)
+
+
 def test_a_rank_that_was_killed_silently_wins_over_those_that_lost_it() -> None:
     verdict = find_verdict([failed(0, CLOSED, 0), failed(1, "", 1, status=-9), failed(2, CLOSED, 2)])
     assert verdict is not None

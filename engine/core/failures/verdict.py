@@ -85,6 +85,8 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
     failed = [one for one in witnesses if one.failed]
     if not failed:
         return None
+    if all(map(_is_secondary, failed)):
+        failed += [one for one in witnesses if not one.failed and one.status is None and _has_raised(one)]
     secondary = {id(one): _is_secondary(one) for one in failed}
     first = min(
         failed, key=lambda one: (secondary[id(one)], _is_messenger(one), not one.claimed, one.rank is None, one.order)
@@ -203,6 +205,12 @@ def _is_secondary(one: Witness) -> bool:
     if silent:
         return find(ending(text).words, letters="W", ended_by="TERM") is None
     return is_secondary(one.output, status=one.status)
+
+
+def _has_raised(one: Witness) -> bool:
+    """Whether a rank had raised an exception of its own, and was stopped before its process had ended."""
+    chain = ending(plain(one.output)).chain
+    return bool(chain) and not chain[0].message.startswith("KeyboardInterrupt") and not is_secondary(one.output)
 
 
 def _blamed(said: Explanation, complaints: Iterable[Explanation]) -> frozenset[int]:
