@@ -181,7 +181,7 @@ def run_program(argv: list[str]) -> None:
         sys.argv = ["-m", *argv[2:]]
         if not safe:
             sys.path.insert(0, os.getcwd())
-        internals.run_as_main(argv[1])
+        internals.main_runner()(argv[1])
         return
     from importlib.machinery import SourceFileLoader
 

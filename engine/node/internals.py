@@ -7,7 +7,7 @@ import atexit
 import gc
 import sys
 import weakref
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 
 def forget_exit_handlers() -> None:
@@ -43,8 +43,8 @@ def calls_entry_points(torch: Any) -> bool:
     return hasattr(torch, "_import_device_backends")
 
 
-def run_as_main(module: str) -> None:
-    """Runs a module as `python -m` does: the interpreter calls the same function."""
+def main_runner() -> Callable[[str], None]:
+    """What runs a module as `python -m` does: the interpreter calls the same function. Called directly, so that tracebacks are the same."""
     import runpy  # few ranks need it
 
-    runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+    return runpy._run_module_as_main  # type: ignore[attr-defined, no-any-return]

@@ -299,10 +299,13 @@ def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, wri
         with contextlib.suppress(OSError):  # it has ended
             assert secret.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     status = rankdeck.wait_status(run, lambda status: all(rank["pid"] for rank in status["ranks"]))
-    owners = {
-        process.pid for process in processes_with("API_TOKEN", secret) if "rankdeck: store" not in process.command
-    }
-    assert owners <= {rank["pid"] for rank in status["ranks"]}
+    ranks = {rank["pid"] for rank in status["ranks"]}
+
+    def owners() -> set[int]:  # the store shows what it is a moment after its start
+        found = processes_with("API_TOKEN", secret)
+        return {process.pid for process in found if "rankdeck: store" not in process.command}
+
+    wait_until(lambda: owners() <= ranks)
     assert secret not in rankdeck("status", run, "--json").stdout
     (work / "go").touch()
     rankdeck("wait", run)

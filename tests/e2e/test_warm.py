@@ -93,7 +93,7 @@ def attempts_of(
     assert is_fork(rankdeck.agent(run)) == (threads is not None)
     rankdeck("stop", run)
     rankdeck.wait_state(run, "failed")
-    assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
+    assert ("ModulesImported" in (rankdeck.folder(run) / "journal.jsonl").read_text()) == warm
     said = [
         [rankdeck.log(run, 0, stream, attempt).decode().replace(run, "RUN") for stream in ("out", "err")]
         for attempt in range(len(cases))
@@ -128,7 +128,7 @@ def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_pro
         (rank,) = rankdeck.status(run)["ranks"]
         both = [rankdeck.log(run, 0, stream).decode().replace(run, "RUN") for stream in ("out", "err")]
         found[warm] = (rank["exit"], *both)
-        assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
+        assert ("ModulesImported" in (rankdeck.folder(run) / "journal.jsonl").read_text()) == warm
     assert found[True] == found[False]
 
 
