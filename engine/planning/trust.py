@@ -120,7 +120,8 @@ def _digest(entry: ProfileEntry) -> str:
     path = "" if entry.path == Path() else os.path.realpath(entry.path)
     seen = [path, folder, _owner(path), _owner(folder), profile]
     seen += [(name, os.path.realpath(name), _content(name)) for name in inside(folder, words)]
-    return hashlib.sha256(msgspec.json.encode(seen, enc_hook=str)).hexdigest()
+    whole = msgspec.to_builtins(seen, enc_hook=str)  # not as JSON: names of folders need not be UTF-8
+    return hashlib.sha256(repr(whole).encode()).hexdigest()
 
 
 def _owner(path: str) -> int:
