@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends import gloo
+from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.core.plan.plan import BackendSettings
 from engine.planning.profiles import read_profile
@@ -32,7 +32,8 @@ def launch(rankdeck: Deck, nvml: FakeNvml, write_script, write_profile, monkeypa
     nvml.show(gpu(0), gpu(1, utilisation=0, used=GIB))
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(gloo, "settings", lambda **_: BackendSettings(name="gloo", env={}, device="cuda"))
+    settings = BackendSettings(name="gloo", env={}, device="cuda")
+    monkeypatch.setitem(BACKENDS, "gloo", BACKENDS["gloo"]._replace(settings=lambda *_: settings))
     profile = read_profile(write_profile(write_script("wait.py", WAIT), ranks=2))
     return lambda: asyncio.run(LocalEngine().launch(profile))
 
