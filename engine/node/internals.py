@@ -44,7 +44,7 @@ def calls_entry_points(torch: Any) -> bool:
 
 
 def main_runner() -> Callable[[str], None]:
-    """What runs a module as `python -m` does: the interpreter calls the same function. Called directly, so that tracebacks are the same."""
+    """The function with which `python -m` runs a module. It is called directly, so that tracebacks have no frame of ours."""
     import runpy  # few ranks need it
 
     return runpy._run_module_as_main  # type: ignore[attr-defined, no-any-return]
