@@ -19,6 +19,7 @@ from engine.core.patterns import late
 MAX_WORDS = 6000  # characters at the end of the output that are searched if no exception ended the process
 
 MOST_LAST = 6  # last lines that are shown
+MOST_OF_BARE = 12  # lines of the message of an exception of a library that has no traceback, up to the next empty line
 
 Level = Literal["error", "warning", "info", ""]
 
@@ -163,7 +164,11 @@ def _bare_message(lines: list[str], at: int) -> str:
     while (
         end < len(lines)
         and lines[end].strip()
-        and (lines[end][0] in " \t" or _FAULT.search(lines[end]))
+        and (
+            lines[end][0] in " \t"
+            or _FAULT.search(lines[end])
+            or ("." in lines[at].partition(":")[0] and end < at + MOST_OF_BARE)
+        )
         and not level(lines[end])
     ):
         end += 1

@@ -160,8 +160,14 @@ def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) ->
                 process.claimed = process.claimed or status != -signal.SIGTERM
                 process.report = process.report or (found if found.cause.detail else None)
                 process.line = process.line or found.line
-        elif untagged.status is None:
+        elif untagged.status is None and not _raises(launcher.partition(found.line)[2]):
             untagged.status, untagged.report = status, found
+
+
+def _raises(after: str) -> bool:
+    """Whether the process raised an exception of its own after a report about the end of one: that was a process which it had started."""
+    chains = all_chains(after, fatal=True)
+    return bool(chains) and find(chains[-1][-1].message, "messenger") is None
 
 
 def _ranks_of(words: str) -> list[int]:

@@ -43,6 +43,7 @@ _COMMON = tuple(map(late, (
     rf"{_NAME}> ?",
     rf"{_NAME}(?P<more> [a-z][\w-]{{0,40}}) ",  # stern
     rf"{_NAME}\t",  # parallel --tag
+    rf"-[ ]{_NAME}[ ]-[ ](?:[A-Z]{{4,8}}[ ]-[ ])?",  # logging, behind a time
 )))  # fmt: skip
 """Prefixes that most lines of a text may have."""
 
