@@ -35,11 +35,8 @@ class Permit(msgspec.Struct, frozen=True):
     closed: str = ""
 
     def admit(self, *words: str) -> None:
-        """Raises NotTrustedError if nothing may start, or if these words name something in the closed folder.
-
-        Args:
-            words: programs, options, shell lines and values of variables that decide what runs.
-        """
+        """Raises NotTrustedError if nothing may start, or if these words name something in the closed folder. `words`: programs, options, shell lines
+        and values of variables that decide what runs."""
         if not self.may_start:
             raise NotTrustedError(NOT_LOOKED_UP)
         if self.closed and (found := inside(self.closed, words)):

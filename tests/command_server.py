@@ -57,11 +57,7 @@ def interpreter_variables(environment: dict[str, str]) -> dict[str, str]:
 
 
 class CommandServer:
-    """A server process, from the test's side.
-
-    Args:
-        environment: its variables; commands that differ in `interpreter_variables` must not be asked of it.
-    """
+    """A server process, from the test's side. `environment`: its variables; commands that differ in `interpreter_variables` must not be asked of it."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.variables = interpreter_variables(environment)
@@ -145,11 +141,7 @@ def serve(wire: socket.socket) -> Request | None:
 
 
 class Forking:
-    """Takes the place of the module `subprocess` where a command starts its supervisor: another process forks it.
-
-    Args:
-        wire: to that process.
-    """
+    """Takes the place of the module `subprocess` where a command starts its supervisor: another process forks it. `wire`: to that process."""
 
     DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
 
@@ -222,12 +214,8 @@ class WarmServer:
 
 
 def serve_supervisors(wire: socket.socket, warm: WarmServer | None = None) -> Request | None:
-    """The same as `serve` for supervisors, whose requests have one message each. They fork again and leave no child behind.
-
-    Args:
-        wire: where requests come from.
-        warm: takes those of warm runs.
-    """
+    """The same as `serve` for supervisors, whose requests have one message each. They fork again and leave no child behind. `wire`: where requests
+    come from. `warm`: takes those of warm runs."""
     while True:
         data, descriptors, *_ = socket.recv_fds(wire, 1 << 20, 2)
         if not data:

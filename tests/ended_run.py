@@ -19,11 +19,7 @@ STEPS = 200
 
 
 def ended_run(runs: Path) -> RunPaths:
-    """Writes plan, journal and curves.
-
-    Args:
-        runs: the folder of runs, in which its folder `smoke-sq4f` is made.
-    """
+    """Writes plan, journal and curves. `runs`: the folder of runs, in which its folder `smoke-sq4f` is made."""
     paths = RunPaths(runs / "smoke-sq4f")
     paths.folder.mkdir(parents=True)
     profile = profile_from_data({"schema": 1, "name": "smoke", "recipe": {"name": "linear"}}, "smoke.toml")

@@ -20,11 +20,7 @@ def gpu(index: int, *, model: str = "H100", utilisation: int = 97, used: int = 6
 
 
 class FakeNvml:
-    """The library, in a folder of its own. Skips where there is no compiler.
-
-    Args:
-        folder: is made.
-    """
+    """The library, in a folder of its own. Skips where there is no compiler. `folder`: is made."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc")

@@ -21,12 +21,7 @@ COMMANDS = ("pbs_tmrsh", "qsub", "qstat", "qdel")
 
 
 class FakePbs:
-    """A fake PBS.
-
-    Args:
-        root: its folder. The path is short: sockets are made in there.
-        nodes: their names.
-    """
+    """A fake PBS. `root`: its folder. The path is short: sockets are made in there. `nodes`: their names."""
 
     def __init__(self, root: Path, nodes: tuple[str, ...] = ("nodea", "nodeb")) -> None:
         self.root, self.nodes = root, nodes

@@ -33,11 +33,8 @@ class Call(NamedTuple):
 
 
 class FakeSsh:
-    """What the fake ssh was asked, and what its hosts have.
-
-    Args:
-        root: the folder for all hosts. Its path is short: sockets are made in there, whose paths have 107 bytes at most.
-    """
+    """What the fake ssh was asked, and what its hosts have. `root`: the folder for all hosts. Its path is short: sockets are made in there, whose
+    paths have 107 bytes at most."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -144,12 +144,8 @@ class ForkedNode:
 
 
 def take_streams(streams: tuple[int, int, int], keep: set[int]) -> None:
-    """Puts descriptors into the places of stdin, stdout and stderr, and closes all others.
-
-    Args:
-        streams: -1: that of the parent.
-        keep: further ones that stay open.
-    """
+    """Puts descriptors into the places of stdin, stdout and stderr, and closes all others. `streams`: -1: that of the parent. `keep`: further ones
+    that stay open."""
     moved = [fcntl.fcntl(stream, fcntl.F_DUPFD, HIGH) if stream >= 0 else -1 for stream in streams]
     for target, stream in enumerate(moved):
         if stream >= 0:

@@ -37,12 +37,7 @@ class PlayedLink:
 
 @contextlib.contextmanager
 def play_launch(folder: Path, nodes: str) -> Iterator[Runner]:
-    """A run that has just been launched; no node has answered.
-
-    Args:
-        folder: where its folder is made.
-        nodes: as in a profile.
-    """
+    """A run that has just been launched; no node has answered. `folder`: where its folder is made. `nodes`: as in a profile."""
     paths, decided = _new_run(folder, layout={"nodes": nodes})
     journal = Journal(paths.journal)
     runner = Runner(paths, decided, journal, asyncio.TaskGroup())
@@ -53,12 +48,7 @@ def play_launch(folder: Path, nodes: str) -> Iterator[Runner]:
 
 @contextlib.contextmanager
 def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
-    """A run with ranks 0 and 1 on gpu01, and 2 and 3 on gpu02, all of them up.
-
-    Args:
-        folder: where its folder is made.
-        **sections: of its profile.
-    """
+    """A run with ranks 0 and 1 on gpu01, and 2 and 3 on gpu02, all of them up. `folder`: where its folder is made. `**sections`: of its profile."""
     paths, decided = _new_run(folder, **sections)
     journal = Journal(paths.journal)
     Runner(paths, decided, journal, asyncio.TaskGroup())

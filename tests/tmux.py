@@ -11,13 +11,7 @@ from tests.support import PATIENCE, wait_until
 
 
 class Terminal:
-    """A tmux session with one window.
-
-    Args:
-        columns: its width.
-        lines: its height.
-        command: what runs in it.
-    """
+    """A tmux session with one window. `columns`: its width. `lines`: its height. `command`: what runs in it."""
 
     def __init__(self, columns: int, lines: int, command: str) -> None:
         self._name = f"rankdeck-test-{uuid.uuid4().hex[:8]}"
@@ -58,12 +52,7 @@ class Terminal:
         self._tmux("send-keys", *keys)
 
     def wait_for(self, pattern: str, seconds: float = 40) -> re.Match[str]:
-        """Waits until the screen shows something.
-
-        Args:
-            pattern: a regular expression.
-            seconds: the deadline.
-        """
+        """Waits until the screen shows something. `pattern`: a regular expression. `seconds`: the deadline."""
         found: list[re.Match[str]] = []
 
         def look() -> bool:

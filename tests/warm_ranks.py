@@ -32,12 +32,7 @@ KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "RANKDECK_TESTS_TORCH")
 
 
 class Forked:
-    """A process that a template has forked.
-
-    Args:
-        template: its parent.
-        pid: its number.
-    """
+    """A process that a template has forked. `template`: its parent. `pid`: its number."""
 
     def __init__(self, template: Template, pid: int) -> None:
         self._template, self.pid = template, pid
@@ -72,12 +67,7 @@ class Forked:
 
 
 class Template:
-    """A process that has imported torch.
-
-    Args:
-        python: the interpreter.
-        path: PYTHONPATH of the template and of all its ranks.
-    """
+    """A process that has imported torch. `python`: the interpreter. `path`: PYTHONPATH of the template and of all its ranks."""
 
     def __init__(self, python: str | Path = sys.executable, path: str = str(ROOT)) -> None:
         self._mark, self._python = uuid.uuid4().hex, str(python)

@@ -6,20 +6,32 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.client.protocols import Compared
 from engine.core.errors import ProfileError, SupervisorError
 from engine.core.metrics.series import final_values
 from engine.core.numbers import DAY_AND_TIME, clock
-from engine.core.plan.settings import Settings, changes, launched_settings
+from engine.core.plan.settings import Change, Settings, changes, launched_settings
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
-from engine.core.views.view import RunSummary, Snapshot
+from engine.core.views.view import RunNote, RunSummary, Snapshot
 from engine.planning.profiles import read_profile
-from engine.runs.listing import all_runs, summarise
-from engine.runs.paths import RunPaths
+from engine.runs.index import Index, stamp_of
+from engine.runs.listing import listed_runs
+from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, read_plan
+
+
+class Past(NamedTuple):
+    """Facts about an ended run that never change. `before`: the run with which it was compared."""
+
+    size: int
+    metrics: dict[str, float | None]
+    note: RunNote
+    before: str | None
+    changes: tuple[Change, ...] | None
 
 
 class History:
@@ -27,38 +39,45 @@ class History:
 
     def __init__(self) -> None:
         self._settings: dict[str, Settings | None] = {}
-        self._metrics: dict[str, dict[str, float | None]] = {}
-        self._sizes: dict[str, tuple[float | None, int]] = {}
-        """By run: when it ended, and its size then."""
+        self._past = Index("history", Past)
 
     def read(self) -> list[HistoryEntry]:
         """Every run that is kept, newest first. Reads several files of each run: call it off the event loop."""
         entries = []
-        before: dict[str, Settings | None] = {}
-        now = time.time()
-        for paths in reversed(all_runs()):
-            summary = summarise(paths)
-            if summary is None:
-                continue
-            settings = self._settings_of(paths)
-            earlier = before.get(summary.name)
-            differ = None if settings is None or earlier is None else tuple(changes(earlier, settings))
-            before[summary.name] = settings
-            ended_at, size = self._sizes.get(paths.run, (None, 0))
-            if ended_at is None or ended_at != summary.ended_at:
-                size = folder_size(paths.folder)
-                self._sizes[paths.run] = summary.ended_at, size
+        newest: dict[str, str] = {}
+        now, runs = time.time(), runs_folder()
+        for stamp, summary in reversed(listed_runs()):
+            folder, before = f"{runs}/{summary.run}", newest.get(summary.name)
+            newest[summary.name] = summary.run
+            whole = (*stamp, *stamp_of(folder, f"{folder}/checkpoints"))
+            past = self._past.find(summary.run, whole)
+            if past is None or past.before != before:
+                past = self._read(RunPaths(Path(folder)), summary, before)
+                if summary.state in ENDED_WORDS:
+                    self._past.keep(summary.run, whole, past)
             entries.append(
                 HistoryEntry(
                     summary=summary,
                     seconds=max(0.0, (now if summary.ended_at is None else summary.ended_at) - summary.launched_at),
-                    metrics=self._metrics_of(paths, summary),
-                    changes=differ,
-                    size=size,
-                    note=read_note(paths),
+                    metrics=past.metrics,
+                    changes=past.changes,
+                    size=past.size,
+                    note=past.note,
                 )
             )
+        self._past.save()
         return entries[::-1]
+
+    def _read(self, paths: RunPaths, summary: RunSummary, before: str | None) -> Past:
+        metrics = summary.metrics
+        if metrics is None:
+            from engine.runs.replay import read_saved  # imports most of the core; ended runs do not need it
+
+            metrics = final_values(saved.series) if (saved := read_saved(paths)) else {}
+        own = self._settings_of(paths)
+        earlier = self._settings_of(RunPaths(paths.folder.with_name(before))) if before is not None else None
+        differ = None if own is None or earlier is None else tuple(changes(earlier, own))
+        return Past(folder_size(paths.folder), metrics, read_note(paths), before, differ)
 
     def _settings_of(self, paths: RunPaths) -> Settings | None:
         if paths.run not in self._settings:
@@ -67,15 +86,6 @@ class History:
             except (ProfileError, SupervisorError):  # of an older rankdeck, or damaged
                 self._settings[paths.run] = None
         return self._settings[paths.run]
-
-    def _metrics_of(self, paths: RunPaths, summary: RunSummary) -> dict[str, float | None]:
-        if summary.metrics is not None:
-            return summary.metrics
-        if summary.state not in ENDED_WORDS or paths.run not in self._metrics:
-            from engine.runs.replay import read_saved  # imports most of the core; runs that have ended need it once
-
-            self._metrics[paths.run] = final_values(saved.series) if (saved := read_saved(paths)) else {}
-        return self._metrics[paths.run]
 
 
 def folder_size(folder: Path) -> int:

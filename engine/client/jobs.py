@@ -44,7 +44,7 @@ def _with_job(summary: RunSummary, submitted: Submitted) -> RunSummary:
     words = look(paths, submitted)
     if summary.state == "queued" and is_queued(paths):
         return msgspec.structs.replace(summary, reason=words)
-    return summarise(paths) or summary
+    return summarise(paths)
 
 
 def _paths(run: str) -> RunPaths:

@@ -73,11 +73,8 @@ class RunClient(Protocol):
         """
 
     async def stacks(self) -> list[str]:
-        """Lines for people: which ranks wait for which, and the Python stacks of all ranks. Works on ranks that hang.
-
-        Raises:
-            RankdeckError: the run has ended.
-        """
+        """Lines for people: which ranks wait for which, and the Python stacks of all ranks. Works on ranks that hang. Raises RankdeckError: the run
+        has ended."""
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         """The file with a rank's output. It grows, and may not exist yet."""
@@ -126,22 +123,16 @@ class EngineClient(Protocol):
         """The plan of a launch, as far as reading files goes where nothing may start. Raises ProfileError or CheckError."""
 
     def imported(self, command: str) -> ImportedCommand:
-        """Reads a command of another launcher, the text of a batch file, or the name of one. Nothing is started.
-
-        Raises:
-            RankdeckError: it can't be read.
-        """
+        """Reads a command of another launcher, the text of a batch file, or the name of one. Nothing is started. Raises RankdeckError: it can't be
+        read."""
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder, where a script
         of this folder gets its absolute path."""
 
     def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
-        """Writes values into the user's settings and returns the file; see `engine.runs.settings`.
-
-        Raises:
-            ProfileError: the file has an error, or can't be written.
-        """
+        """Writes values into the user's settings and returns the file; see `engine.runs.settings`. Raises ProfileError: the file has an error, or
+        can't be written."""
 
     def add_profile_folder(self, folder: str) -> None:
         """Puts a folder before those of the settings in which profiles are found. `folder`: absolute. Raises as `keep_settings` does."""

@@ -109,11 +109,7 @@ class LocalRun:
 
     async def _connect_to_job(self, submitted: Submitted, *, patient: bool) -> Connection | None:
         """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: as of
-        `_connect`.
-
-        Raises:
-            SupervisorError: the job waits, or the supervisor does not answer.
-        """
+        `_connect`. Raises SupervisorError: the job waits, or the supervisor does not answer."""
         from engine.client.jobs import look  # not needed for other runs
         from engine.planning.batch import BATCH_SYSTEMS
 

@@ -15,11 +15,8 @@ from engine.runs.standbys import MARK
 
 
 def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
-    """Starts the supervisor of a run, in its own session. `restart_by`: the user who has asked for a new attempt.
-
-    Raises:
-        SupervisorError: it did not start; message and next step are its own.
-    """
+    """Starts the supervisor of a run, in its own session. `restart_by`: the user who has asked for a new attempt. Raises SupervisorError: it did not
+    start; message and next step are its own."""
     starter = None if restart_by else _take_early(paths)
     starter = starter or start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
     with starter:

@@ -238,11 +238,8 @@ def show_outcomes(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
 
 
 def compare(runs: Sequence[RunPaths], *, as_json: bool) -> None:
-    """Prints the results of runs side by side. A single run is compared with the newest earlier run of its kind.
-
-    Raises:
-        UsageError: a run has no results, or there is no earlier run.
-    """
+    """Prints the results of runs side by side. A single run is compared with the newest earlier run of its kind. Raises UsageError: a run has no
+    results, or there is no earlier run."""
     if refused := [run.run for run in runs if not results_of(run)]:
         hint = f"only runs of the recipe {RECIPE} and of rankdeck bench have results"
         raise UsageError(f"{refused[0]} has no results", hint=hint)

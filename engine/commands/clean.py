@@ -11,8 +11,8 @@ from engine.commands.output import confirm, narrate
 from engine.core.errors import RankdeckError, SupervisorElsewhereError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
-from engine.runs.listing import all_runs, summarise, unplanned_runs
-from engine.runs.paths import RunPaths
+from engine.runs.listing import listed_runs
+from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, refuse_elsewhere
 from engine.runs.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.runs.templates import end_template, remove_ended_templates, templates, waits
@@ -24,12 +24,12 @@ TEMPLATE_TIME = 30.0
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
     """The runs that have ended, without the `keep` newest of them, starred ones, and those that ended less than `older` seconds ago."""
-    ended = [
-        (summary.ended_at, paths)
-        for paths in all_runs()
-        if (summary := summarise(paths)) and summary.state in ENDED_WORDS and not read_note(paths).starred
-    ]
-    ended += [(changed, paths) for changed, paths in unplanned_runs() if has_ended(paths)]
+    ended = []
+    for _, summary in listed_runs():
+        paths = RunPaths(runs_folder() / summary.run)
+        has_failed = summary.state == "unreadable" and not paths.plan.exists() and has_ended(paths)
+        if has_failed or (summary.state in ENDED_WORDS and not read_note(paths).starred):
+            ended.append((summary.launched_at if has_failed else summary.ended_at, paths))
     youngest = time.time() - older
     return [paths for ended_at, paths in ended[keep:] if not older or (ended_at is not None and ended_at < youngest)]
 

@@ -19,11 +19,8 @@ INDENT = " " * 6
 
 
 def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
-    """Prints the variables of a backend. `word`: must be in the name or the description, in any case; None: all variables.
-
-    Raises:
-        UsageError: no variable has that word.
-    """
+    """Prints the variables of a backend. `word`: must be in the name or the description, in any case; None: all variables. Raises UsageError: no
+    variable has that word."""
     searched, chosen = (word or "").lower(), []
     for family in families_of(backend):
         texts = [(one, (one.name, one.aliases, one.does, one.when, one.instead)) for one in family.variables]

@@ -247,8 +247,7 @@ async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
         at_once: SIGKILL immediately, without the profile's stop ladder.
         wait: False returns as soon as the supervisor has answered.
     """
-    before = summarise(run.paths)
-    has_ended = before is not None and before.state in ENDED_WORDS
+    has_ended = summarise(run.paths).state in ENDED_WORDS
     is_queued = waits_for(run.paths) is not None  # its job is cancelled, and the answer says so
     answer = await run.stop(at_once=at_once)
     if not wait or has_ended or is_queued:

@@ -89,11 +89,8 @@ def _data(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def note_run(paths: RunPaths, text: str | None, star: bool | None) -> None:
-    """Changes or prints the note of a run. `text`: the new note; None: leave it. `star`: whether the run is marked; None: leave it.
-
-    Raises:
-        RankdeckError: the note can't be written.
-    """
+    """Changes or prints the note of a run. `text`: the new note; None: leave it. `star`: whether the run is marked; None: leave it. Raises
+    RankdeckError: the note can't be written."""
     note = read_note(paths)
     if text is None and star is None:
         print_line(f"{'* ' if note.starred else ''}{note.text}" or "no note")

@@ -68,11 +68,8 @@ def _scheduler_of(plan: LaunchPlan) -> Scheduler:
 
 
 def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
-    """Writes down that the run is in this job now. Its last job is over: if it was killed before the run had stopped, that is said now.
-
-    Raises:
-        RankdeckError: the files of the run can't be read.
-    """
+    """Writes down that the run is in this job now. Its last job is over: if it was killed before the run had stopped, that is said now. Raises
+    RankdeckError: the files of the run can't be read."""
     known, here = read_submitted(paths), os.environ[BATCH_SYSTEMS[scheduler].JOB_VARIABLE]
     if known is not None and known.job == here:
         return known

@@ -66,11 +66,8 @@ def _split(data: bytes) -> list[bytes]:
 
 
 async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
-    """Prints what the ranks of a run wrote. `follow`: go on until the run ends, or holds.
-
-    Raises:
-        UsageError: there is no such rank or attempt, or the times of its lines are not known.
-    """
+    """Prints what the ranks of a run wrote. `follow`: go on until the run ends, or holds. Raises UsageError: there is no such rank or attempt, or the
+    times of its lines are not known."""
     snapshot = stored_snapshot(run.paths)
     ranks, newest = snapshot.run.world_size, snapshot.run.attempt
     if wanted.rank is not None and wanted.rank >= ranks:

@@ -46,9 +46,8 @@ def print_table(rows: Iterable[Sequence[str]]) -> None:
     """Columns as wide as their widest cell on a terminal; trailing spaces are left out."""
     lines = [[terminal_line(cell, colour=False) for cell in row] for row in rows]
     widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (cell + " " * (width - _cells(cell)) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+    padded = ([cell + " " * (width - _cells(cell)) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    click.echo("\n".join("  ".join(cells).rstrip() for cells in padded))
 
 
 def _cells(text: str) -> int:

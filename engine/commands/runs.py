@@ -11,7 +11,7 @@ from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun, user_name
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName, RunOrFile, is_file
-from engine.commands.output import close_stdout, narrate, print_json, print_line
+from engine.commands.output import close_stdout, print_json, print_line
 from engine.core.errors import (
     OtherVersionError,
     SupervisorDefectError,
@@ -22,7 +22,7 @@ from engine.core.errors import (
 from engine.core.failures.stacks import story, waits
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
-from engine.runs.listing import find_run, unplanned_runs
+from engine.runs.listing import find_run
 from engine.runs.record import read_plan
 from engine.runs.templates import templates
 
@@ -35,8 +35,6 @@ def ps(*, everything: bool, as_json: bool) -> None:
     show.show_runs(runs_and_jobs(), everything=everything, as_json=as_json)
     for _, one in templates() if not as_json else ():
         print_line(f"template {one.pid} ({one.python}) waits for the next launch; rankdeck clean --template ends it")
-    for _, paths in unplanned_runs():
-        narrate(f"{paths.run} is unreadable: it has no {paths.plan.name}; rankdeck clean {paths.run} removes it")
 
 
 @click.command()
@@ -223,8 +221,7 @@ def clean(
         raise UsageError(
             "RUN and --keep or --older exclude each other", hint="name runs, or select them with --keep and --older"
         )
-    unplanned = {paths.run: paths for _, paths in unplanned_runs()}
-    chosen = [unplanned.get(run) or find_run(run) for run in runs] if runs else old_runs(keep or 0, older or 0.0)
+    chosen = [find_run(run) for run in runs] if runs else old_runs(keep or 0, older or 0.0)
     clean_runs(chosen, named=bool(runs), yes=yes, as_json=as_json)
 
 

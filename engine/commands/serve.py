@@ -180,11 +180,8 @@ def _guard(token: str) -> Any:
 
 
 def serve(flags: Sequence[str], port: int) -> None:
-    """Serves the app on the loopback network until Ctrl-C. `flags`: options of the app. `port`: where; 0 takes any that is free.
-
-    Raises:
-        UsageError: the port is taken.
-    """
+    """Serves the app on the loopback network until Ctrl-C. `flags`: options of the app. `port`: where; 0 takes any that is free. Raises UsageError:
+    the port is taken."""
     token = secrets.token_urlsafe(32)
     try:
         listener = socket.create_server((HOST, port))

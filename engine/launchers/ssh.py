@@ -42,11 +42,8 @@ _DECODER = 'sh -c \'eval "$(printf %b "$1")"\' sh'
 
 
 def argv(node: str, command: Sequence[str], reach: Reach) -> list[str]:
-    """The command line of ssh: the user's options, rankdeck's, the node, and the command as one string for the login shell.
-
-    Raises:
-        ValueError: the node's name could be an option of ssh, or a word contains a NUL byte.
-    """
+    """The command line of ssh: the user's options, rankdeck's, the node, and the command as one string for the login shell. Raises ValueError: the
+    node's name could be an option of ssh, or a word contains a NUL byte."""
     if not _NODE.fullmatch(node):
         raise ValueError(f"{node!r} is not a valid node name")
     return ["ssh", *reach.ssh_options, *OPTIONS, "--", node, remote_line(command, reach.setup)]

@@ -24,11 +24,8 @@ from engine.planning.training_python import training_python
 
 
 class Draft:
-    """A profile's plans with different backends. `profile`: with absolute paths.
-
-    Raises:
-        CheckError: the profile calls this machine by a wrong name, or its nodes can't be determined.
-    """
+    """A profile's plans with different backends. `profile`: with absolute paths. Raises CheckError: the profile calls this machine by a wrong name,
+    or its nodes can't be determined."""
 
     def __init__(self, profile: Profile, permit: Permit, nodes: Nodes | None = None) -> None:
         self._permit = permit
@@ -71,11 +68,8 @@ class Draft:
         return settings_of(backend, one_machine=self.is_one_machine, permit=self._permit)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
-        """The plan if the run uses a backend with these settings. `asked`: asks nodes what they have, if the plan depends on it.
-
-        Raises:
-            CheckError: a node can't be asked.
-        """
+        """The plan if the run uses a backend with these settings. `asked`: asks nodes what they have, if the plan depends on it. Raises CheckError: a
+        node can't be asked."""
         if asked:
             self._ask(self._planned(settings))
         return self._planned(settings)

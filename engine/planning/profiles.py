@@ -36,12 +36,8 @@ recipe.name = "allreduce"
 
 
 def folders() -> list[tuple[str, Path]]:
-    """Folders of profiles, nearest first, each with its name for users: that of the working directory, those of the settings, the user's own, the shipped
-    one. A folder of the settings in which other users can put profiles is `shared`.
-
-    Raises:
-        ProfileError: the settings can't be read.
-    """
+    """Folders of profiles, nearest first, each with its name for users: that of the working directory, those of the settings, the user's own, the
+    shipped one. A folder of the settings in which other users can put profiles is `shared`. Raises ProfileError: the settings can't be read."""
     here, (_, own), shipped = profile_folders()
     # Path.expanduser raises where a user is unknown.
     chosen = [Path(os.path.expanduser(folder)) for folder in read_settings()[0].profiles]

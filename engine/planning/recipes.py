@@ -52,11 +52,8 @@ def script_of(name: str) -> Path:
 
 
 def check_arguments(profile: Profile, places: Places) -> None:
-    """Checks the arguments of a profile whose program is a recipe. `profile`: names a recipe that exists, or another program.
-
-    Raises:
-        ProfileError: the recipe would refuse them.
-    """
+    """Checks the arguments of a profile whose program is a recipe. `profile`: names a recipe that exists, or another program. Raises ProfileError:
+    the recipe would refuse them."""
     if profile.recipe.name is None:
         return
     chosen = recipe(profile.recipe.name)

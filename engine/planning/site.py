@@ -18,11 +18,8 @@ _HINT = "ask the administrators of this machine"
 
 
 def most_linger() -> float:
-    """The most seconds that a template may stay: `linger` in `[limits]`, `"off"` for none.
-
-    Raises:
-        CheckError: the file can't be read, is no such TOML, or another user than root can change it.
-    """
+    """The most seconds that a template may stay: `linger` in `[limits]`, `"off"` for none. Raises CheckError: the file can't be read, is no such
+    TOML, or another user than root can change it."""
     try:
         found = os.stat(FILE)
         if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -8,13 +8,13 @@ import re
 import secrets
 import socket
 import time
-from pathlib import Path
 
 import msgspec
 
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
+from engine.runs.index import Index, Stamp, stamp_of
 from engine.runs.paths import RunPaths, private_folder, runs_folder
 from engine.runs.record import host_elsewhere, read_summary, socket_of, summary_of
 
@@ -28,58 +28,43 @@ LAUNCH_TIME = 60.0
 
 
 def all_runs() -> list[RunPaths]:
-    """Every run, newest first."""
+    """Every run, newest first, also one whose plan is lost."""
+    runs = [RunPaths(runs_folder() / name) for name in _names()]
+    found = [(launched, paths) for paths in runs if (launched := _launched_at(paths)) is not None]
+    return [paths for _, paths in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def _names() -> list[str]:
+    """The folders in that of runs, without standbys."""
     try:
-        entries = [entry for entry in os.scandir(runs_folder()) if not entry.name.startswith(".")]  # without standbys
-        folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(runs_folder()) as entries:
+            return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [(launched, Path(entry.path)) for entry in folders if (launched := _launched_at(Path(entry.path)))]
-    return [RunPaths(folder) for _, folder in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
-def unplanned_runs() -> list[tuple[float, RunPaths]]:
-    """Folders of runs without a plan, because their launch failed or somebody has removed it; with the time of their last change.
-
-    Folders that are not rankdeck's are not among them.
-    """
-    found = []
+def _launched_at(paths: RunPaths) -> float | None:
+    """When a run was launched, from the time of its plan, which is written once; of its folder if the plan is lost. None: it is not a run."""
     with contextlib.suppress(OSError):
-        for entry in os.scandir(runs_folder()):
-            paths = RunPaths(Path(entry.path))
-            with contextlib.suppress(OSError):  # a link, or it is being removed
-                changed = entry.stat(follow_symlinks=False).st_mtime
-                has_begun = paths.supervisor_log.exists() or time.time() - changed > LAUNCH_TIME
-                if has_begun and _is_unplanned(paths):
-                    found.append((changed, paths))
-    return found
+        return paths.plan.lstat().st_mtime
+    with contextlib.suppress(OSError):  # it is being removed
+        changed = paths.folder.stat().st_mtime
+        if (paths.supervisor_log.exists() or time.time() - changed > LAUNCH_TIME) and _has_lost_its_plan(paths):
+            return changed
+    return None
 
 
-def _is_unplanned(paths: RunPaths) -> bool:
-    """Whether a folder is one of a run by its name and content, and has no plan. Raises OSError if it is no folder."""
-    if not _RUN_NAME.fullmatch(paths.run) or paths.plan.exists():
-        return False
+def _has_lost_its_plan(paths: RunPaths) -> bool:
+    """Whether a folder without a plan is one of a run by its name and content: its launch failed, or somebody has removed the plan."""
     files = (paths.plan, paths.profile, paths.journal, paths.lock, paths.supervisor, paths.supervisor_log)
     names = {name.removesuffix(".partial") for name in os.listdir(paths.folder)}
-    return not names or any(file.name in names for file in files)
-
-
-def _launched_at(folder: Path) -> float:
-    """When a run was launched, from the time of its plan, which is written once. 0: the folder is not a run."""
-    try:
-        return RunPaths(folder).plan.stat().st_mtime
-    except OSError:
-        return 0.0
+    return bool(_RUN_NAME.fullmatch(paths.run)) and (not names or any(file.name in names for file in files))
 
 
 def find_run(word: str) -> RunPaths:
-    """The run with that id or unique prefix of an id; `-`: the newest. Of several, the one that is active.
-
-    Raises:
-        RunNotFoundError: none, or several.
-    """
-    if _RUN_NAME.fullmatch(word) and _launched_at(runs_folder() / word):
-        return RunPaths(runs_folder() / word)
+    """The run with that id or unique prefix of an id; `-`: the newest. Of several, the one that is active. Raises RunNotFoundError: none, or several."""
+    if _RUN_NAME.fullmatch(word) and _launched_at(exact := RunPaths(runs_folder() / word)) is not None:
+        return exact
     runs = all_runs()
     if word == "-" and runs:
         return runs[0]
@@ -99,8 +84,7 @@ def find_run(word: str) -> RunPaths:
 
 
 def _is_active(paths: RunPaths) -> bool:
-    summary = summarise(paths)
-    return summary is not None and summary.state not in ENDED_WORDS
+    return summarise(paths).state not in ENDED_WORDS
 
 
 def new_run(name: str) -> RunPaths:
@@ -127,12 +111,27 @@ def new_run(name: str) -> RunPaths:
 
 def summaries() -> list[RunSummary]:
     """The lines of `rankdeck ps`: active runs, then ended ones; newest first."""
-    found = [summary for paths in all_runs() if (summary := summarise(paths))]
-    return sorted(found, key=lambda summary: summary.state in ENDED_WORDS)
+    return sorted((summary for _, summary in listed_runs()), key=lambda summary: summary.state in ENDED_WORDS)
 
 
-def summarise(paths: RunPaths) -> RunSummary | None:
-    """The line of `rankdeck ps` for a run; None if its files can't be read."""
+def listed_runs() -> list[tuple[Stamp, RunSummary]]:
+    """The line of each run and the stamp of its file, newest first."""
+    index, found, runs = Index("runs", RunSummary), [], runs_folder()
+    for name in _names():
+        stamp = stamp_of(f"{runs}/{name}/summary.json")
+        summary = index.find(name, stamp)
+        if summary is None and _launched_at(paths := RunPaths(runs / name)) is not None:
+            summary = summarise(paths)
+            if summary == read_summary(paths) and summary.state in ENDED_WORDS:
+                index.keep(name, stamp, summary)
+        if summary is not None:
+            found.append((stamp, summary))
+    index.save()
+    return sorted(found, key=lambda pair: pair[1].launched_at, reverse=True)
+
+
+def summarise(paths: RunPaths) -> RunSummary:
+    """The line of `rankdeck ps` for a run. If its files can't be read, its state is `unreadable`, and the reason says why."""
     summary = read_summary(paths)
     listens = (summary is None or summary.state not in (*ENDED_WORDS, "queued")) and _listens(paths)
     if summary is None or (summary.state not in ENDED_WORDS and not listens and _is_older(paths)):
@@ -140,9 +139,9 @@ def summarise(paths: RunPaths) -> RunSummary | None:
             from engine.runs.replay import stored_snapshot  # most lists need summaries only
 
             summary = summary_of(stored_snapshot(paths).run)
-        except (SupervisorError, OSError):
+        except SupervisorError as error:
             if summary is None:
-                return None
+                return _unreadable(paths, error)
     if summary.state in ENDED_WORDS or summary.state == "queued" or listens:
         return msgspec.structs.replace(summary, reachable=True)
     if paths.job.exists():  # its job can be asked from anywhere
@@ -152,6 +151,25 @@ def summarise(paths: RunPaths) -> RunSummary | None:
         return msgspec.structs.replace(summary, reachable=False, reason=reason, host=host, elsewhere=True)
     reason = "its supervisor is gone; attach starts a new one"
     return msgspec.structs.replace(summary, reachable=False, reason=reason)
+
+
+def _unreadable(paths: RunPaths, error: SupervisorError) -> RunSummary:
+    return RunSummary(
+        run=paths.run,
+        name=paths.run.rpartition("-")[0],
+        state="unreadable",
+        world_size=0,
+        backend="",
+        launched_at=_launched_at(paths) or 0.0,
+        ended_at=None,
+        attempt=0,
+        step=None,
+        steps=None,
+        loss=None,
+        reason=f"{error.message}; rankdeck clean {paths.run} removes it",
+        reachable=False,
+        host=socket.gethostname(),
+    )
 
 
 def _is_older(paths: RunPaths) -> bool:

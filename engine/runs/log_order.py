@@ -94,11 +94,8 @@ class OrderWriter:
 
 
 def read_order(path: Path, ranks: int) -> Iterator[Growth]:
-    """The records of an attempt, oldest first; none if the run is of an older version, or the file is damaged.
-
-    Args:
-        ranks: the number of ranks. Records of others are passed over.
-    """
+    """The records of an attempt, oldest first; none if the run is of an older version, or the file is damaged. `ranks`: the number of ranks. Records
+    of others are passed over."""
     try:
         descriptor = open_regular(path)
     except OSError:

@@ -56,11 +56,8 @@ def profile_folders() -> list[tuple[str, Path]]:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder that only this user can enter, or checks and closes the one that exists.
-
-    Raises:
-        RankdeckError: another user could put files there, or has done so.
-    """
+    """Makes a folder that only this user can enter, or checks and closes the one that exists. Raises RankdeckError: another user could put files
+    there, or has done so."""
     try:
         folders.private_folder(str(path))
     except RuntimeError as error:
@@ -71,11 +68,8 @@ def private_folder(path: Path) -> Path:
 
 
 def runtime_folder() -> Path:
-    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory.
-
-    Raises:
-        RankdeckError: another user could put files there.
-    """
+    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory. Raises RankdeckError: another user could
+    put files there."""
     base = folders.login_folder()
     return private_folder(Path(base, "rankdeck") if base else Path(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}"))
 
@@ -185,10 +179,7 @@ def runs_folder() -> Path:
 
 def utf8_path(path: str) -> str:
     """A path that JSON can hold: the same path, or one through a symbolic link in rankdeck's folder if it is not UTF-8. `path`: an absolute path.
-
-    Raises:
-        CheckError: the link can't be made.
-    """
+    Raises CheckError: the link can't be made."""
     if _is_utf8(path):
         return path
     folder, name = os.path.split(path)

@@ -54,12 +54,8 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_value(path: Path, kind: type[Value]) -> Value:
-    """The value in a JSON file of rankdeck.
-
-    Raises:
-        OSError: there is none that can be read. It says why: another program may have written anything to the file, or another version of
-            rankdeck something else.
-    """
+    """The value in a JSON file of rankdeck. Raises OSError: there is none that can be read. It says why: another program may have written anything to
+    the file, or another version of rankdeck something else."""
     try:
         return msgspec.json.decode(read_file(path), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -183,7 +179,10 @@ def write_summary(paths: RunPaths, run: RunView, metrics: dict[str, float | None
 
 def read_summary(paths: RunPaths) -> RunSummary | None:
     """The stored line of `rankdeck ps`; None if it can't be read."""
-    return find_value(paths.summary, RunSummary)
+    found = find_value(paths.summary, RunSummary)
+    return (
+        found if found is None or found.run == paths.run else msgspec.structs.replace(found, run=paths.run)
+    )  # copied by hand
 
 
 def read_note(paths: RunPaths) -> RunNote:

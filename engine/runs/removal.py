@@ -87,16 +87,11 @@ def has_ended(paths: RunPaths) -> bool:
     """
     try:
         state = replay(read_journal(paths.journal))
-    except (SupervisorError, OSError):
+    except SupervisorError:
         state = None
-    if state is not None:
-        return run_word(state) in ENDED_WORDS
-    summary = summarise(paths)
-    return summary is None or summary.state in ENDED_WORDS
+    return (run_word(state) if state is not None else summarise(paths).state) in {*ENDED_WORDS, "unreadable"}
 
 
 def active_error(paths: RunPaths) -> ActiveRunError:
     """Why a run can't be removed, and what ends it."""
-    summary = summarise(paths)
-    state = summary.state if summary else "active"
-    return ActiveRunError(f"run {paths.run} is {state}", hint=f"rankdeck stop {paths.run} ends it")
+    return ActiveRunError(f"run {paths.run} is {summarise(paths).state}", hint=f"rankdeck stop {paths.run} ends it")

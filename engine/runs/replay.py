@@ -46,13 +46,18 @@ def decode_event(line: bytes) -> AnyEvent:
 
 
 def read_journal(path: Path) -> list[AnyEvent]:
-    """The events of a journal; a torn or unreadable last line is left out. Raises SupervisorError: a line before the last can't be read."""
+    """The events of a journal; a torn or unreadable last line is left out. Raises SupervisorError: the file, or a line before the last, can't be read."""
     return measure_journal(path)[0]
 
 
 def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
-    """The events of a journal, and how many bytes of the file they take up."""
-    lines = read_file(path, MAX_JOURNAL).split(b"\n")
+    """The events of a journal, and how many bytes of the file they take up. Raises as `read_journal`."""
+    try:
+        lines = read_file(path, MAX_JOURNAL).split(b"\n")
+    except OSError as error:
+        raise SupervisorError(
+            f"{path} can't be read: {error.strerror}", hint="rankdeck clean removes the run"
+        ) from None
     events: list[AnyEvent] = []
     size = 0
     for number, line in enumerate(lines[:-1], 1):
@@ -96,11 +101,8 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
 
 
 def plan_now(launched: LaunchPlan, state: RunState) -> LaunchPlan:
-    """The plan of the current attempt, which may have another backend, and nodes that spare ones have replaced.
-
-    Args:
-        launched: the plan as it was launched, or as the job made it in which the run goes on.
-    """
+    """The plan of the current attempt, which may have another backend, and nodes that spare ones have replaced. `launched`: the plan as it was
+    launched, or as the job made it in which the run goes on."""
     plan = with_backend(launched, state.backend)
     # A run that waits may have the plan of its next job already.
     return plan if waits_for_job(state) else with_nodes(plan, [node.name for node in state.nodes])
@@ -115,7 +117,7 @@ def has_begun(paths: RunPaths) -> bool:
     """Whether a supervisor has written its first event."""
     try:
         return paths.journal.stat().st_size > 0
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -135,7 +137,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
     plan = plan_now(plan, state)
     saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
-    progress = saved.progress or [RankProgress() for _ in state.ranks]
+    progress = saved.progress if len(saved.progress) == len(state.ranks) else [RankProgress() for _ in state.ranks]
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
     return Snapshot(

@@ -27,11 +27,8 @@ LOCK_SECONDS = 5.0
 
 
 def read_settings() -> tuple[Settings, Places]:
-    """The user's settings, and where each is written. Without a file: the defaults.
-
-    Raises:
-        ProfileError: the file can't be read, another user could have written it, or something in it is wrong.
-    """
+    """The user's settings, and where each is written. Without a file: the defaults. Raises ProfileError: the file can't be read, another user could
+    have written it, or something in it is wrong."""
     path = settings_file()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

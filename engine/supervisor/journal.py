@@ -59,11 +59,8 @@ class Journal:
         return error
 
     def write_waiting(self, sync: Literal["no", "try", "must"] = "no") -> OSError | None:
-        """Writes the events that wait, completely or not at all. Returns why that was not possible, or None.
-
-        Args:
-            sync: whether they are put on the disk too; `must`: if that fails, they are not written.
-        """
+        """Writes the events that wait, completely or not at all. Returns why that was not possible, or None. `sync`: whether they are put on the disk
+        too; `must`: if that fails, they are not written."""
         left = self._waiting
         try:
             while left:

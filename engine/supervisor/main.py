@@ -165,11 +165,7 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
 
 
 async def stand_by(paths: RunPaths) -> None:
-    """Waits for a run, then supervises it to its end.
-
-    Args:
-        paths: Paths of the temporary folder that replaces the run's meanwhile.
-    """
+    """Waits for a run, then supervises it to its end. `paths`: Paths of the temporary folder that replaces the run's meanwhile."""
     found = await wait_for_run(paths)
     if found is not None:
         run, bridge = found

@@ -85,11 +85,8 @@ class Runner:
             run.kills.take(event)
 
     def start(self, restart_by: str | None) -> None:
-        """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end.
-
-        Args:
-            restart_by: who wants to restart a run that has ended, or None.
-        """
+        """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end. `restart_by`: who wants
+        to restart a run that has ended, or None."""
         run, now = self.run, time.time()
         files = OTHER_FILES + FILES_OF_LINK * len(run.plan.nodes)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # most systems start with 1,024

@@ -45,7 +45,7 @@ class Changes:
         self._version = -1
         """Of its running mean when the last step was counted: DDP writes to it before the next one."""
         self._forwards: list[int] = []  # training passes of each step of this generation
-        self.has_extra_pass = False
+        self._has_extra_pass = False
         """Whether a generation began with a pass that changes running statistics, and trains nothing."""
         self.has_own_statistics = False  # whether running statistics are known to be those of this rank alone
         self._warned: set[str] = set()
@@ -104,7 +104,7 @@ class Changes:
         self._at_count = self._fingerprints()
         self._buffers, self._settings = [], self._copy_settings()
         if len(self._forwards) == 2 and self._forwards[0] > self._forwards[1] and self._statistics is not None:
-            self.has_extra_pass = True
+            self._has_extra_pass = True
             self._warn(
                 "the first step of a generation makes more training passes, which change running statistics, than others"
             )
@@ -167,10 +167,20 @@ class Changes:
         for group, settings in self._settings:
             group.update({name: _cloned(value) for name, value in settings.items()})
 
+    def extra_pass(self) -> str:
+        """Returns why the next generation would change running statistics once more; empty: it would not."""
+        if self._has_extra_pass:
+            return "a pass that trains nothing changes running statistics in each generation: call eval() before it"
+        if self._statistics is not None and len(self._forwards) == 2 and self._forwards[0] > 1:
+            return (
+                "the first step made several passes that change running statistics, and one of them may train nothing"
+            )
+        return ""
+
     def fault(self) -> str:
         """Returns why the state is not that of the last counted step; empty: it is."""
-        if self.has_extra_pass:
-            return "a pass that trains nothing changes running statistics in each generation: call eval() before it"
+        if extra := self.extra_pass():
+            return extra
         if self._updated:
             return f"part {self._updated!r} has made a step that `state.step` does not count yet"
         if self._carried:

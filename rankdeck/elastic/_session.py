@@ -30,7 +30,7 @@ from rankdeck.elastic._leaving import (
 )
 from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Handover, Replacement
-from rankdeck.elastic._share import Arrival, Standing, arrival, share
+from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
 
 if TYPE_CHECKING:
@@ -308,6 +308,7 @@ class _Session:
         """Makes the process group, and gives all ranks the state of the rank that has trained the most."""
         import torch.distributed as dist
 
+        find_source(arrivals)  # raises on all ranks before they connect, so that none waits for another
         standing = self.standing
         if "nccl" in self.backend:
             device()

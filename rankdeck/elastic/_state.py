@@ -128,7 +128,7 @@ class State:
         if self._copies:
             self._copies = [self._copies[-1 if self._is_certain else 0]]
             commits, values = self._copies[0]
-            fault = self._changes.fault() if self._changes.has_extra_pass else ""
+            fault = self._changes.extra_pass()
             self._take(commits, _copy(values))
             self._fault, self._is_certain = fault, True
         else:

@@ -131,11 +131,7 @@ def words_of(command: str) -> list[str]:
 
 
 class Places:
-    """What one host has of its own.
-
-    Args:
-        folder: where.
-    """
+    """What one host has of its own. `folder`: where."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"

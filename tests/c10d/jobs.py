@@ -42,12 +42,8 @@ COMPLAINTS = ("Traceback", "ERROR", "aborts the MPI job")
 
 
 class Job:
-    """Runs the text of a script on some ranks: `job(2, text)`. Skips the test where that can't be done.
-
-    Args:
-        backend: "mpi" or "ucc".
-        folder: for the script; it is also its first argument.
-    """
+    """Runs the text of a script on some ranks: `job(2, text)`. Skips the test where that can't be done. `backend`: "mpi" or "ucc". `folder`: for the
+    script; it is also its first argument."""
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend, self._folder = backend, folder

@@ -57,13 +57,8 @@ class Proxied(NamedTuple):
 
 
 class Proxies:
-    """What mpirun starts in place of the ranks, which a template forks. This is to them what the agent is in a run.
-
-    Args:
-        warm: the template.
-        argv: what each rank runs.
-        folder: for the socket and the output of the ranks.
-    """
+    """What mpirun starts in place of the ranks, which a template forks. This is to them what the agent is in a run. `warm`: the template. `argv`:
+    what each rank runs. `folder`: for the socket and the output of the ranks."""
 
     def __init__(self, warm: Template, argv: list[str], folder: Path) -> None:
         self._warm, self._argv, self._folder = warm, argv, folder

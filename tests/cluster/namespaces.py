@@ -129,11 +129,8 @@ def names() -> list[str]:
 
 
 def remove_leftovers(of_cluster: str) -> None:
-    """Removes what test runs that were killed have left.
-
-    Args:
-        of_cluster: the name of a cluster that is about to be made; what has it already is a leftover too.
-    """
+    """Removes what test runs that were killed have left. `of_cluster`: the name of a cluster that is about to be made; what has it already is a
+    leftover too."""
     for name in names():
         cluster, pid = re.findall(rf"({PREFIX}(\d+)-\d+)", name)[0]
         if cluster == of_cluster or not is_alive(int(pid)):

@@ -162,11 +162,8 @@ class Node:
         wait_until(listens, what=f"sshd of {self.name} listens")
 
     def configure(self, *lines: str) -> None:
-        """Starts sshd again with these lines of sshd_config before ours; the first of two wins.
-
-        Args:
-            lines: such as `MaxStartups 1:100:1`. None gives the plain sshd.
-        """
+        """Starts sshd again with these lines of sshd_config before ours; the first of two wins. `lines`: such as `MaxStartups 1:100:1`. None gives
+        the plain sshd."""
         self._lines = lines
         self.start_sshd()
 
@@ -204,11 +201,7 @@ class Node:
         self._hidden.append(path)
 
     def add_dead_end(self, address: str) -> None:
-        """From now on there is one interface more, which is up and leads nowhere.
-
-        Args:
-            address: with the length of its network, such as `172.18.0.1/16`.
-        """
+        """From now on there is one interface more, which is up and leads nowhere. `address`: with the length of its network, such as `172.18.0.1/16`."""
         ip(
             "link add aux0 type veth peer name aux1",
             f"address add {address} dev aux0",
@@ -220,11 +213,7 @@ class Node:
     # --- from nothing, and back --------------------------------------------------------------------------------------
 
     def start(self, hosts: str) -> None:
-        """Makes it: namespaces, addresses, sshd. The bridge exists.
-
-        Args:
-            hosts: the text of /etc/hosts.
-        """
+        """Makes it: namespaces, addresses, sshd. The bridge exists. `hosts`: the text of /etc/hosts."""
         (self._folder / "home").mkdir(parents=True)
         make_key(self._key)
         self.hosts.write_text(hosts)
@@ -254,11 +243,7 @@ class Node:
             self.configure()
 
     def heal(self, hosts: str) -> None:
-        """Makes it all that it was at the start. Whatever still runs there is killed.
-
-        Args:
-            hosts: the text of /etc/hosts.
-        """
+        """Makes it all that it was at the start. Whatever still runs there is killed. `hosts`: the text of /etc/hosts."""
         self.reconnect()
         self.kill_sessions()
         wait_until(self._is_empty, what=f"no process is left on {self.name}")

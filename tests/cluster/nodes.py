@@ -30,12 +30,7 @@ _serial = itertools.count(1)
 
 
 class Cluster:
-    """A bridge with nodes on it, as a context manager.
-
-    Args:
-        folder: for keys, configs and logs; it must not exist.
-        count: how many nodes.
-    """
+    """A bridge with nodes on it, as a context manager. `folder`: for keys, configs and logs; it must not exist. `count`: how many nodes."""
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self.bridge = f"{PREFIX}{os.getpid()}-{next(_serial)}"

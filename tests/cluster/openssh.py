@@ -57,13 +57,7 @@ def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_fil
 
 
 def client_config(hosts: Iterable[tuple[str, str]], key: Path, known_hosts: Path) -> str:
-    """An ssh_config: the hosts by their names, and no other.
-
-    Args:
-        hosts: name and address of each.
-        key: ours.
-        known_hosts: the keys of the hosts.
-    """
+    """An ssh_config: the hosts by their names, and no other. `hosts`: name and address of each. `key`: ours. `known_hosts`: the keys of the hosts."""
     blocks = [f"Host {name}\n    HostName {address}\n" for name, address in hosts]
     common = f"""Host *
     User root

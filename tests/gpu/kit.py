@@ -46,12 +46,8 @@ def need(condition: object, seen: object) -> None:
 
 
 class Kit:
-    """Runs rankdeck's commands in a home of their own, and scripts on the machine's GPU.
-
-    Args:
-        out: Folder for the results.
-        dry: Use gloo and CPU tensors.
-    """
+    """Runs rankdeck's commands in a home of their own, and scripts on the machine's GPU. `out`: Folder for the results. `dry`: Use gloo and CPU
+    tensors."""
 
     def __init__(self, out: Path, *, dry: bool) -> None:
         self.dry = dry

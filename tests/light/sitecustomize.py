@@ -182,11 +182,7 @@ def call_real(name: str, *args: Any, **options: Any) -> Any:
 
 
 def ranks_need_torch(program: str) -> bool:
-    """Whether ranks may use the store.
-
-    Args:
-        program: the path of store_host.py, in a library in the run's folder.
-    """
+    """Whether ranks may use the store. `program`: the path of store_host.py, in a library in the run's folder."""
     import json
     from pathlib import Path
 

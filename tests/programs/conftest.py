@@ -43,13 +43,8 @@ class Ran(NamedTuple):
 
 
 class Programs:
-    """Runs programs under rankdeck and torchrun, two ranks each.
-
-    Args:
-        rankdeck: the command.
-        python: of the ranks.
-        work: the folder that the test runs in.
-    """
+    """Runs programs under rankdeck and torchrun, two ranks each. `rankdeck`: the command. `python`: of the ranks. `work`: the folder that the test
+    runs in."""
 
     def __init__(self, rankdeck: Deck, python: Path, work: Path) -> None:
         self.rankdeck, self.python, self.work = rankdeck, python, work

@@ -13,8 +13,8 @@ from rankdeck.elastic._replacement import MAKES_WAY
 from tests.rank.elastic_ranks import Ranks
 from tests.support import wait_until
 
-WORLD = 3
-PHASES = ("init", "forward", "backward", "collective", "step", "counted")
+WORLD, STEPS = 3, 7
+PHASES = ("init", "forward", "backward", "collective", "step", "counted", "last")
 """In which each script is killed."""
 
 LONGEST = 120.0
@@ -73,6 +73,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "counted passes": ({"accumulate": 2, "counts": "passes"}, "gradients part 'optimizer' has not used"),
     "two optimizers with a collective between": ({"second": True}, "part 'second' has made a step"),
     "BatchNorm, warmed in training": ({"norm": "batch", "warms_in_training": True}, "running statistics"),
+    "BatchNorm, warmed in training, and commit": (
+        {"norm": "batch", "warms_in_training": True, "commit": 1},
+        "running statistics",
+    ),
     "a part that forgets": ({"parts": ["forgetful"]}, "part 'forgetful'"),
     "a lock": ({"parts": ["lock"]}, "part 'lock'"),
     "a function": ({"parts": ["callback"]}, "part 'callback'"),
@@ -121,7 +125,7 @@ def cases(script: str) -> list[Case]:
     options = options_of(script)
     phases = (*PHASES, *(phase for name, more in MORE_PHASES.items() if options.get(name) for phase in more))
     found = [Case(script, phase, step, victim) for phase in phases for step in (1, 4, 6) for victim in (0, 1)]
-    return [one for one in found if one.phase != "init" or one.step == 1]
+    return [one for one in found if one.step == 1 or one.phase not in ("init", "last")]
 
 
 class Bench:
@@ -145,7 +149,7 @@ class Bench:
             return Verdict("refused", "at the start")
         if not all(right) or len({text.split()[1] for text in right}) > 1:
             return Verdict("wrong", "without a kill: " + "\n---\n".join(self._undisturbed[case.script]))
-        step = 0 if case.phase == "init" else case.step
+        step = {"init": 0, "last": STEPS}.get(case.phase, case.step)
         said, statuses = self._train(case.script, f"{case.phase} {step} {case.victim}", case.victim)
         results = [self._result(text) for text in said]
         if results == right and not any(statuses):

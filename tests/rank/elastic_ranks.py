@@ -106,11 +106,7 @@ class Ranks:
 
 
 def without_numpy(folder: Path) -> Template:
-    """A template that finds no numpy, and whose ranks find none. Close it.
-
-    Args:
-        folder: is made, and comes first on the path.
-    """
+    """A template that finds no numpy, and whose ranks find none. Close it. `folder`: is made, and comes first on the path."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(NO_NUMPY)
     return Template(path=f"{folder}:{ROOT}")

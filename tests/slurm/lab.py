@@ -60,11 +60,7 @@ def reason_to_skip() -> str:
 
 
 class Slurm:
-    """A cluster that Slurm runs, as a context manager. Its nodes are sl1, sl2 and so on.
-
-    Args:
-        count: how many nodes.
-    """
+    """A cluster that Slurm runs, as a context manager. Its nodes are sl1, sl2 and so on. `count`: how many nodes."""
 
     def __init__(self, count: int = 2) -> None:
         self.names = [f"sl{number}" for number in range(1, count + 1)]

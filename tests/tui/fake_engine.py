@@ -340,12 +340,8 @@ class FakeClient:
 
 
 class FakeEngine:
-    """This machine, as a test wants it.
-
-    Args:
-        folder: where profiles and runs pretend to be; runs' logs really are there.
-        entries: the profiles; by default one shipped and one of the user's own.
-    """
+    """This machine, as a test wants it. `folder`: where profiles and runs pretend to be; runs' logs really are there. `entries`: the profiles; by
+    default one shipped and one of the user's own."""
 
     def __init__(self, folder: Path, entries: list[ProfileEntry] | None = None) -> None:
         self.folder = folder

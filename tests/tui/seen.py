@@ -23,12 +23,8 @@ def text_of(app: RankdeckApp) -> str:
 
 
 def type_at_once(app: RankdeckApp, *keys: str) -> None:
-    """Sends keys as a slow connection does: all of them arrive before the app handles the first.
-
-    Args:
-        app: the app.
-        keys: characters, or names of other keys, such as `escape`.
-    """
+    """Sends keys as a slow connection does: all of them arrive before the app handles the first. `app`: the app. `keys`: characters, or names of
+    other keys, such as `escape`."""
     for key in keys:
         is_character = len(key) == 1
         app.post_message(events.Key(_character_to_key(key) if is_character else key, key if is_character else None))

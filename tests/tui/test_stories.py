@@ -76,12 +76,7 @@ def texts(words: str) -> list[str]:
 
 
 class Teller:
-    """Tells one story.
-
-    Args:
-        engine: of this story alone.
-        monkeypatch: for the verbs `set` and `env`.
-    """
+    """Tells one story. `engine`: of this story alone. `monkeypatch`: for the verbs `set` and `env`."""
 
     def __init__(self, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.monkeypatch = engine, monkeypatch

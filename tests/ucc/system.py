@@ -122,11 +122,7 @@ def _run(folder: Path, *argv: str) -> None:
 
 
 def python() -> Path:
-    """The Python of these tests, with UCC within its reach.
-
-    Raises:
-        UnavailableError: it can't be had here.
-    """
+    """The Python of these tests, with UCC within its reach. Raises UnavailableError: it can't be had here."""
     if not has_ucc(sys.executable):
         return Path(sys.executable)
     folder = libraries(set_up())

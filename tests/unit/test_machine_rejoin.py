@@ -127,11 +127,13 @@ def test_ranks_that_die_together_count_as_one_restart() -> None:
     assert isinstance(story.state.phase, Starting)
 
 
-def test_a_replacement_that_dies_again_and_again_is_given_up() -> None:
+def test_replacements_that_fail_alike_make_all_ranks_start_again_and_end_no_run() -> None:
     story = rejoining("restart", restarts=99).end(2, -9, after=5)
     for _ in range(2):
+        assert isinstance(story.state.phase, Starting)
         story.spawn(2).end(2, 1, after=5, place="ValueError at train.py:7")
     assert isinstance(story.state.phase, Stopping)
+    assert isinstance(story.state.phase.then, Restart)
 
 
 def test_a_rank_that_makes_way_is_replaced_without_being_asked() -> None:

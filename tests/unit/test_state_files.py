@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +13,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.errors import SupervisorError
+from engine.client.engine import ReadOnlyRun
+from engine.client.history import History
+from engine.commands.clean import old_runs
+from engine.core.errors import RankdeckError, SupervisorError
 from engine.core.run.state import RunWord
 from engine.core.views.view import RunNote
 from engine.linux.files import MAX_FILE
-from engine.runs.listing import summarise
+from engine.runs import listing
+from engine.runs.listing import summaries, summarise
 from engine.runs.origins.origin import read_origin
 from engine.runs.paths import RunPaths
 from engine.runs.record import (
@@ -26,6 +32,7 @@ from engine.runs.record import (
     read_summary,
     read_value,
     read_whereabouts,
+    write_note,
 )
 from engine.runs.replay import read_journal, read_saved
 from tests.ended_run import ended_run
@@ -79,12 +86,69 @@ def test_what_a_run_can_not_do_without_is_an_error_with_its_place(damaged: RunPa
     with pytest.raises(OSError, match=r"summary\.json") as told:
         read_value(damaged.summary, dict[str, int])
     assert told.value.filename == str(damaged.summary)
-    assert summarise(damaged) is None
-
-
-def test_a_journal_is_read_whole_or_refused(damaged: RunPaths) -> None:
-    with contextlib.suppress(SupervisorError, OSError):
+    with contextlib.suppress(SupervisorError):
         assert read_journal(damaged.journal) == []
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """An ended run, beside another one that nobody damages."""
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    paths = ended_run(tmp_path / "runs")
+    paths.summary.write_bytes(msgspec.json.encode(summarise(paths)))
+    shutil.copytree(paths.folder, paths.folder.with_name("smoke-good"))
+    return paths
+
+
+FILES = (
+    "plan", "journal", "summary", "supervisor", "job", "note", "series", "profile", "guards", "lock", "supervisor_log", "checkpoints", "nodes"
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("files", [*((name,) for name in FILES), ("summary", "plan"), ("summary", "journal"), FILES])
+def test_a_damaged_run_is_a_row_of_every_list(runs: RunPaths, files: tuple[str, ...], damage: str) -> None:
+    for name in files:
+        path: Path = getattr(runs, name)
+        path.unlink(missing_ok=True)
+        DAMAGES[damage](path)
+    for _ in range(2):  # the second time with an index
+        rows = {row.run: row for row in summaries()}
+        assert rows.keys() == {"smoke-sq4f", "smoke-good"}
+        is_lost = "summary" in files and len(files) > 1
+        assert (rows["smoke-sq4f"].state == "succeeded") != is_lost
+        if is_lost:
+            assert rows["smoke-sq4f"].state in ("unreadable", "queued")
+            assert str(runs.folder) in rows["smoke-sq4f"].reason
+        assert {entry.summary.run for entry in History().read()} == rows.keys()
+        assert "smoke-good" in {paths.run for paths in old_runs(0, 0.0)}
+    with contextlib.suppress(RankdeckError):
+        asyncio.run(ReadOnlyRun(runs).snapshot())
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "lost"])
+def test_an_ended_run_is_read_once_however_the_index_is_damaged(
+    runs: RunPaths, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = summaries(), History().read()
+    for file in (Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck" / "lists").iterdir():
+        file.unlink()
+        if damage in DAMAGES:
+            DAMAGES[damage](file)
+    assert (summaries(), History().read()) == before
+    if damage != "folder":  # nothing can take its place
+        monkeypatch.setattr(listing, "summarise", lambda paths: pytest.fail(f"{paths.run} was read"))
+        assert (summaries(), History().read()) == before
+
+
+def test_an_ended_run_that_changes_is_read_again(runs: RunPaths) -> None:
+    (before,) = (row for row in summaries() if row.run == runs.run)
+    runs.summary.write_bytes(msgspec.json.encode(msgspec.structs.replace(before, state="stopped")))
+    write_note(runs, RunNote(text="other"))
+    assert {(one.summary.state, one.note.text) for one in History().read()} == {("stopped", "other"), ("succeeded", "")}
 
 
 @pytest.mark.parametrize("state", ["running", "holding"])

@@ -46,11 +46,7 @@ IN_CI = MATRIX[1]
 
 
 def find_python(version: str) -> str:
-    """Returns a Python of a version such as `3.10`, from PATH or pyenv.
-
-    Raises:
-        UnavailableError: there is none.
-    """
+    """Returns a Python of a version such as `3.10`, from PATH or pyenv. Raises UnavailableError: there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     own = [str(path / "bin" / "python") for path in sorted(pyenv.glob(f"{version}.*"))]
     for program in [*own, shutil.which(f"python{version}")]:

@@ -124,7 +124,7 @@ class HistoryScreen(DeckScreen):
         self.query_one("#heading", Static).update(history_heading(self._shown, look))
         self._list.say_when_empty("Nothing matches." if self._entries else "No runs yet. Launch a profile from home.")
         ids = [entry.summary.run for entry in self._shown]
-        self._list.set_entries(list(zip(ids, history_lines(self._shown, look), strict=True)))
+        self._list.set_entries(ids, lambda most: history_lines(self._shown, look, most))
         size = sum(entry.size or 0 for entry in self._shown)
         marks = f", {len(self._marked)} marked" if self._marked else ""
         words = f" with {plain_line(self._filter)}" if self._filter.strip() else ""

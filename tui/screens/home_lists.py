@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.content import Content
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.run.state import ENDED_WORDS
@@ -131,23 +130,22 @@ class HomeLists(Container):
         if self.entries is not None:
             entries = self.entries
             lines = profile_lines(entries, ascii=ascii)
-            kept = [(str(entry.path), line) for entry, line in zip(entries, lines, strict=True) if _has(line, words)]
+            kept = [
+                (str(entry.path), line) for entry, line in zip(entries, lines, strict=True) if _has(line.plain, words)
+            ]
             self.profile_list.say_when_empty(
                 "Nothing matches."
                 if words and entries
                 else f"No profiles. {first_key('home.new', self._home.deck.keymap)} makes one."
             )
-            self.profile_list.set_entries(kept)
+            self.profile_list.set_entries([path for path, _ in kept], lambda most: [line for _, line in kept])
         if self.runs is not None:
             runs = self.runs
-            lines = run_lines(runs, now, ascii=ascii)
-            kept = [
-                (run.run, line)
-                for run, line in zip(runs, lines, strict=True)
-                if _has(line, [*words], run.run, run.state)
-            ]
+            found = [run for run in runs if not words or _has(f"{run.run} {run.name} {run.state} {run.reason}", words)]
             self.run_list.say_when_empty("Nothing matches." if words and runs else self._first_run)
-            self.run_list.set_entries(kept)
+            self.run_list.set_entries(
+                [run.run for run in found], lambda most: run_lines(found[:most], now, ascii=ascii)
+            )
         alive = sum(run.state not in ENDED_WORDS for run in self.runs or ())
         host = socket.gethostname()
         self._home.query_one(TitleBar).show("rankdeck", f"{host} · {alive} active" if alive else host)
@@ -180,6 +178,5 @@ class HomeLists(Container):
         self._home.set_focus(self.profile_list if found else self.run_list)
 
 
-def _has(line: Content, words: list[str], *more: str) -> bool:
-    text = " ".join((line.plain, *more)).lower()
-    return all(word in text for word in words)
+def _has(text: str, words: list[str]) -> bool:
+    return all(word in text.lower() for word in words)

@@ -43,7 +43,7 @@ class _Column(NamedTuple):
 def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     """The columns that fit, but the last, which takes the rest."""
     most = MAX_NAME if look.width >= WIDE else NARROW_NAME
-    name = min(most, max((cell_len(plain_line(entry.summary.run)) for entry in entries), default=3))
+    name = min(most, cell_len(plain_line(max((entry.summary.run for entry in entries), key=len, default="run"))))
     found = [
         _Column("run", name, "name", right=False),
         _Column("launched", 11 if look.units.time == "local" else 12, "launched"),
@@ -73,12 +73,12 @@ def history_heading(entries: Sequence[HistoryEntry], look: Look) -> Content:
     return Content.assemble(*parts)
 
 
-def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
-    """One line for each run: mark, star, state, and the columns."""
+def history_lines(entries: Sequence[HistoryEntry], look: Look, most: int | None = None) -> list[Content]:
+    """One line for each run, or for the first `most` of them: mark, star, state, and the columns."""
     found = columns(entries, look)
     star, mark = ("*", "#") if look.ascii else ("★", "✓")
     lines = []
-    for entry in entries:
+    for entry in entries[:most]:
         run = entry.summary
         state = RUN_MARKS[run.state]
         cells = [
@@ -88,7 +88,7 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
         told = [(", ".join(words), "")] if words else []
         if entry.note.text:
             told.append((f"{'  ' if words else ''}{plain_line(entry.note.text)}", "$text-accent"))
-        elif run.state == "failed" and not words:
+        elif run.state in ("failed", "unreadable") and not words:
             told.append((plain_line(run.reason), "$text-error"))
         line = Content.assemble(
             (mark if run.run in look.marked else " ", "$text-accent bold"),
@@ -139,7 +139,9 @@ def history_details(
     if entry.note.text:
         lines += labelled("note", plain_line(entry.note.text), width, style="$text-accent")
     if run.reason:
-        lines += labelled("why", plain_line(run.reason), width, style="$text-error" if run.state == "failed" else "")
+        lines += labelled(
+            "why", plain_line(run.reason), width, style="$text-error" if run.state in ("failed", "unreadable") else ""
+        )
     if entry.changes is None:
         changed = "it is the first run of this profile"
     else:

@@ -58,7 +58,7 @@ def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Co
             (RUN_MARKS[run.state].sign(ascii=ascii), RUN_MARKS[run.state].style),
             f" {cell_fit(own, name, ascii=ascii)}  ",
             (f"{when:>10}  ", MUTED),
-            (_news(run), "$text-error" if run.state in ("failed", "holding") else ""),
+            (_news(run), "$text-error" if run.state in ("failed", "holding", "unreadable") else ""),
         )
         lines.append(shown(line, ascii=ascii))
     return lines
@@ -75,9 +75,9 @@ def _distinct(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:
 
 
 def _news(run: RunSummary) -> str:
-    if not run.reachable:
+    if run.state != "unreadable" and not run.reachable:
         return f"{'supervisor' if run.elsewhere else 'no supervisor'} on {plain_line(run.host)}"
-    if run.state in ("failed", "holding", "stopped") and run.reason:
+    if run.state in ("failed", "holding", "stopped", "unreadable") and run.reason:
         return plain_line(run.reason)
     if run.state == "succeeded" and run.loss is not None:
         return f"loss {number(run.loss, 7).strip()}"
@@ -116,6 +116,8 @@ def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool) 
 def _effect(run: RunSummary) -> str:
     if run.state in ENDED_WORDS:
         return "shows its log, curves and events"
+    if run.state == "unreadable":
+        return "says what is wrong with its files"
     if run.elsewhere:
         return "can't watch it from this host"
     if not run.reachable:
@@ -125,7 +127,7 @@ def _effect(run: RunSummary) -> str:
 
 def parting_words(runs: Sequence[RunSummary]) -> str | None:
     """The text to print about active runs when the app ends; None if there are none."""
-    active = [run for run in runs if run.state not in ENDED_WORDS]
+    active = [run for run in runs if run.state not in {*ENDED_WORDS, "unreadable"}]
     if not active:
         return None
     if len(active) == 1:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from textual.content import Content
 
 from engine.core.checks.findings import State
-from engine.core.run.state import RankWord, RunWord
+from engine.core.run.state import ListedWord, RankWord
 
 MUTED = "$foreground 60%"
 """Style of secondary text. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
         return self.ascii if ascii else self.unicode
 
 
-RUN_MARKS: dict[RunWord, Mark] = {
+RUN_MARKS: dict[ListedWord, Mark] = {
     "queued": Mark("◔", "~", "$text-accent"),
     "starting": Mark("◌", ".", "$text-warning"),
     "running": Mark("●", "*", "$text-success"),
@@ -65,9 +65,10 @@ RUN_MARKS: dict[RunWord, Mark] = {
     "succeeded": Mark("✔", "+", "$text-success"),
     "failed": Mark("✖", "X", "$text-error bold"),
     "stopped": Mark("■", "-", MUTED),
+    "unreadable": Mark("▲", "?", "$text-error"),
 }
 
-RUN_WORDS: dict[RunWord, str] = {
+RUN_WORDS: dict[ListedWord, str] = {
     "queued": "its job waits for nodes",
     "starting": "its ranks are starting",
     "running": "every rank was started and none has failed",
@@ -75,6 +76,7 @@ RUN_WORDS: dict[RunWord, str] = {
     "succeeded": "every rank ended with exit status 0",
     "failed": "it ended because a rank failed",
     "stopped": "a user stopped it",
+    "unreadable": "its files are damaged; the reason says which",
 }
 """The meaning of the states, for the help screen."""
 

@@ -1,6 +1,6 @@
 """A list of lines whose cursor keeps its place while the lines change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -10,6 +10,9 @@ from textual.widgets.option_list import Option
 
 from tui.keys import bindings
 from tui.widgets.line_keys import LineKeys
+
+PAGE = 200
+"""Lines that are made at first, and again when the cursor gets to the last one: ten thousand take seconds."""
 
 
 class LineList(OptionList, LineKeys, inherit_bindings=False):
@@ -25,6 +28,9 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
     def __init__(self, *, id: str, empty: str) -> None:
         """`empty` is shown while there is no entry."""
         super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)
+        self._ids: Sequence[str] = ()
+        self._made: Callable[[int], Sequence[Content]] = lambda most: ()
+        self._most = PAGE
         self._entries: list[tuple[str, Content]] = []
         self._empty = empty
 
@@ -39,9 +45,18 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
             if not self._entries:
                 self.set_options([Option(Content(text), disabled=True)])
 
-    def set_entries(self, entries: Sequence[tuple[str, Content]]) -> None:
-        """Shows other entries. The cursor stays on its id, or else near its place."""
-        entries = list(entries)
+    def set_entries(self, keys: Sequence[str], lines: Callable[[int], Sequence[Content]]) -> None:
+        """Shows other entries. The cursor stays on its id, or else near its place.
+
+        Args:
+            keys: ids of all entries.
+            lines: returns the lines of the first entries, so many or more.
+        """
+        self._ids, self._made = keys, lines
+        self._make_lines()
+
+    def _make_lines(self) -> None:
+        entries = list(zip(self._ids[: self._most], self._made(self._most), strict=False))
         if not entries and not self._entries:
             return
         if [key for key, _ in entries] == [key for key, _ in self._entries]:
@@ -64,7 +79,11 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
 
     def _move(self, lines: int) -> None:
         if self._entries:
-            self.highlighted = max(0, min(len(self._entries) - 1, (self.highlighted or 0) + lines))
+            to = (self.highlighted or 0) + lines
+            if to >= len(self._entries) - 1 and len(self._entries) < len(self._ids):
+                self._most += PAGE
+                self._make_lines()
+            self.highlighted = max(0, min(len(self._entries) - 1, to))
 
     async def on_click(self, event: events.Click) -> None:
         """A double click opens the entry."""
@@ -73,6 +92,9 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
 
     def choose(self, key: str | None, otherwise: int = 0) -> None:
         """Puts the cursor on an id, or on an index where there is no such id."""
+        if key in self._ids[self._most :]:
+            self._most = self._ids.index(key) + PAGE
+            self._make_lines()
         keys = [known for known, _ in self._entries]
         if keys:
             self.highlighted = keys.index(key) if key in keys else min(otherwise, len(keys) - 1)

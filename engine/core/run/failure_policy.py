@@ -91,10 +91,16 @@ def _why_it_would_fail_again(state: st.RunState, phase: st.Done | st.Gone) -> st
     and does not heal by itself, or if two attempts raised an exception at the same place after the same step."""
     if state.restart_when == "always" or not isinstance(phase, st.Done) or phase.secondary:
         return ""
-    place, step = state.failed_at or ("", None)
-    if not phase.no_retry and phase.place and place == phase.place and abs((step or 0) - (phase.step or 0)) <= 1:
+    if not phase.no_retry and _failed_alike(state, phase) and state.failed_in < state.attempt:
         return f"two attempts raised the same exception at the same place {f'after step {phase.step}' if phase.step else 'before the first step'}"
     return phase.no_retry
+
+
+def _failed_alike(state: st.RunState, phase: st.Done | st.Gone) -> bool:
+    """Whether the failure before this one was an exception at the same place, after the same step or one beside it."""
+    place, step = state.failed_at or ("", None)
+    is_place = isinstance(phase, st.Done) and bool(phase.place) and place == phase.place
+    return is_place and abs((step or 0) - (phase.step or 0)) <= 1
 
 
 def _restart_or_fail(state: st.RunState, rank: int, phase: st.Done | st.Gone, reason: str, at: float) -> Step:
@@ -108,8 +114,10 @@ def _restart_or_fail(state: st.RunState, rank: int, phase: st.Done | st.Gone, re
         outcome = st.Outcome(word="failed", reason=f"{reason}; restart: no, because {why}", no_restart=why)
         return stop(state, outcome, at, cause=reason)
     failed_at = (phase.place, phase.step) if isinstance(phase, st.Done) and phase.place else None
-    state = replace(state, restarts=state.restarts + 1, failed_at=failed_at)
-    if not why_no_rejoin(state):
+    # A process that took the place of another one and failed like it does not show that all ranks would fail if they started again.
+    is_in_vain = _failed_alike(state, phase)
+    state = replace(state, restarts=state.restarts + 1, failed_at=failed_at, failed_in=state.attempt)
+    if not is_in_vain and not why_no_rejoin(state):
         return rejoin(state, at)
     restart = st.Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}")
     return stop(state, restart, at, cause=reason)

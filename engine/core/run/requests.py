@@ -111,7 +111,7 @@ def _why_no_restart(state: st.RunState, event: ev.RestartRequested) -> str:
         case st.Opening() | st.Starting():
             return f"attempt {state.attempt} is starting already"
         case st.Stopping(then=st.Restart()) | st.Clearing(then=st.Restart()):
-            return f"attempt {state.attempt + 1} is about to start"
+            return f"attempt {state.attempt + 1} starts once all ranks have ended, unless somebody stops the run"
         case st.Ended():
             return "it waits for the job that continues it"
         case _:

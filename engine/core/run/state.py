@@ -9,6 +9,8 @@ from engine.core.run.events import FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
+ListedWord = RunWord | Literal["unreadable"]
+"""States of runs in lists."""
 RestartKind = Literal["none", "rejoin", "attempt"]
 """Kinds of restart: none, start the dead ranks, or start all ranks."""
 
@@ -183,7 +185,8 @@ class RunState(Value, frozen=True, kw_only=True):
     restarts: int = 0
     restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     failed_at: tuple[str, int | None] | None = None
-    """Where the last attempt raised its exception, and the last step that it reported; None: it raised none, or a user has restarted the run."""
+    """Where the last failure raised its exception, and the last step of its rank; None: it raised none, or a user has restarted the run."""
+    failed_in: int = 0  # the attempt of the last failure
     free_rejoins: int = 0  # rejoins that did not count as restarts, since all ranks were last joined
     ends: int = 0
     generation: int = 0  # number of the process group in this attempt: each rejoin makes a new one

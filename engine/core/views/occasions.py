@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from engine.core.run.state import ENDED_WORDS, RunWord
+from engine.core.run.state import ENDED_WORDS, ListedWord
 from engine.core.settings import Occasion
 from engine.core.views.view import RunSummary, RunView
 
@@ -10,7 +10,7 @@ from engine.core.views.view import RunSummary, RunView
 class Condition(NamedTuple):
     """Facts that decide whether to notify the user. `reason`: for people, raw."""
 
-    state: RunWord = "starting"
+    state: ListedWord = "starting"
     is_stalled: bool = False
     reason: str = ""
 

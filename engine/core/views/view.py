@@ -10,7 +10,7 @@ import msgspec
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
-from engine.core.run.state import RankWord, RestartKind, RunWord
+from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
                    "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
@@ -170,7 +170,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     name: str
-    state: RunWord
+    state: ListedWord
     world_size: int
     backend: str
     launched_at: float

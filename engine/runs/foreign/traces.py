@@ -32,12 +32,8 @@ class Traces(NamedTuple):
 
 
 def read_traces(folder: Path, world_size: int, since: float) -> Traces:
-    """Which ranks waited for which when a collective timed out; empty if torch has written no files. Files of ranks on machines that
-    do not share the folder are missing.
-
-    Args:
-        since: beginning of the newest generation, seconds since the epoch: older files are about a previous group.
-    """
+    """Which ranks waited for which when a collective timed out; empty if torch has written no files. Files of ranks on machines that do not share the
+    folder are missing. `since`: beginning of the newest generation, seconds since the epoch: older files are about a previous group."""
     records: dict[int, RankRecord | None] = dict.fromkeys(range(world_size))
     damaged = []
     try:

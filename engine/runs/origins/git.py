@@ -54,11 +54,8 @@ class GitError(Exception):
 
 
 def read_code(folder: Path) -> Found | None:
-    """The commit and the uncommitted changes of the repository that a folder is in; None: it is in none, or there is no git.
-
-    Args:
-        folder: the working directory of ranks.
-    """
+    """The commit and the uncommitted changes of the repository that a folder is in; None: it is in none, or there is no git. `folder`: the working
+    directory of ranks."""
     program = shutil.which("git")
     top = _top_of(folder)
     if program is None or top is None:

@@ -38,11 +38,8 @@ LOCK_TIME = 5.0
 
 
 async def abandon(paths: RunPaths, by: str) -> None:
-    """Ends all agents of a run, and with them its ranks. The run has ended as stopped then. `by`: who wants that.
-
-    Raises:
-        SupervisorError: a supervisor runs, the plan can't be read, or a node can't be reached.
-    """
+    """Ends all agents of a run, and with them its ranks. The run has ended as stopped then. `by`: who wants that. Raises SupervisorError: a
+    supervisor runs, the plan can't be read, or a node can't be reached."""
     plan = read_plan(paths)
     deadline = time.monotonic() + LOCK_TIME
     while True:
@@ -105,11 +102,8 @@ def end_supervisor(paths: RunPaths) -> None:
 
 
 def end_processes(paths: RunPaths) -> None:
-    """Ends what a run has left on this machine, where nothing is known of its nodes: agents, wardens, and everything with its mark.
-
-    Args:
-        paths: Paths of the run, whose lock is taken.
-    """
+    """Ends what a run has left on this machine, where nothing is known of its nodes: agents, wardens, and everything with its mark. `paths`: Paths of
+    the run, whose lock is taken."""
     end_guards(paths, only_stopped=False)
     for note in paths.nodes.glob("*/owners"):
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -313,11 +313,8 @@ class Ingest:
             self._grown.extend(others)
 
     def drain(self, finished: Iterable[int]) -> None:
-        """Reads the rest of all files, as far as it was reported. After `DRAIN_TIME`, only the newest part of each.
-
-        Args:
-            finished: ranks that ended with status 0, so that they have written their last line whole, even without a line feed.
-        """
+        """Reads the rest of all files, as far as it was reported. After `DRAIN_TIME`, only the newest part of each. `finished`: ranks that ended with
+        status 0, so that they have written their last line whole, even without a line feed."""
         deadline = time.monotonic() + DRAIN_TIME
         while time.monotonic() < deadline and self.read_slice():
             pass

@@ -148,11 +148,8 @@ class AttemptFiles:
         return bool(self._files)
 
     async def finish(self, *, is_last: bool) -> None:
-        """Reads the rest of all files. A file server that hangs costs twice `END_TIME` at most.
-
-        Args:
-            is_last: whether the run is over too, so that there is time to look for files once more.
-        """
+        """Reads the rest of all files. A file server that hangs costs twice `END_TIME` at most. `is_last`: whether the run is over too, so that there
+        is time to look for files once more."""
         if self._ranks and is_last:
             search = self._searching(END_TIME / 2)  # what it has found until then is kept
             await search.wait(time.monotonic() + END_TIME)
