@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -110,9 +111,12 @@ def _kind(wanted: Wanted) -> str:
         )
     if word and Path(word).is_dir():
         raise UsageError(f"{word!r} is a folder", hint="name a script in it, or with -m a module")
+    scripts = [str(Path(word).with_name(path.name)) for path in Path(word).parent.glob("*.py")] if word else []
+    near = difflib.get_close_matches(word, [*scripts, *names()], 1)
+    listed = "the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module"
     raise UsageError(
         f"there is no script {word!r}, and no recipe of that name",
-        hint="the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module",
+        hint=f"did you mean {near[0]}?" if near else listed,
     )
 
 
