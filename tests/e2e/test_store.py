@@ -18,16 +18,16 @@ def launched(rankdeck: Deck, write_script, write_profile, **launch) -> str:
 
 
 WITHOUT_AGENT = """
-import builtins, os, sys
-compiled = builtins.compile
-def compile(source, file, *rest, **named):
-    if str(file).endswith("agent/loop.py"):
-        source += "\\ndef run(*_, **__):\\n    raise RuntimeError('no room')\\nAgent.run = run\\n"
-    return compiled(source, file, *rest, **named)
-builtins.compile = compile
+import sys
 at = sys.argv.index("-c")
 program, sys.argv = sys.argv[at + 1], ["-c", *sys.argv[at + 2:]]
-exec(compiled(program, "boot", "exec"))
+if "engine.node.agent" in program:
+    sys.path.append(sys.argv[1])
+    from engine.node.agent.loop import Agent
+    def run(*_, **__):
+        raise RuntimeError("no room")
+    Agent.run = run
+exec(program)
 """
 """A Python whose agents fail at once."""
 
