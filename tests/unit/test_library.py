@@ -1,0 +1,50 @@
+"""The package that ranks on this machine import: one for all runs of a version."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.supervisor.nodes import library
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_package_is_unpacked_once_with_the_programs_of_agents(home: Path) -> None:
+    folder = Path(library.unpacked())
+    assert folder.parent == home / "library"
+    assert {"template.py", "probe.py", "python"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "python/rankdeck/__init__.py").is_file()
+    (folder / "kept").touch()
+    assert library.unpacked() == str(folder)
+    assert (folder / "kept").exists()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_package_of_another_version_goes_when_nobody_has_used_it_for_long(home: Path) -> None:
+    for name, days in (("old", 61), ("recent", 59)):
+        (home / "library" / name).mkdir(parents=True)
+        moment = time.time() - days * 86400
+        os.utime(home / "library" / name, (moment, moment))
+    library.unpacked()
+    assert {path.name for path in (home / "library").iterdir()} == {"recent", library.library_name()}
+
+
+def test_a_package_that_has_changed_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "package/module.py"
+    source.parent.mkdir()
+    monkeypatch.setattr(library, "LIBRARY", source.parent)
+    names = []
+    for text in ("x = 1", "x = 2"):
+        source.write_text(text)
+        os.utime(source, (0, 0))  # as a package of a reproducible build
+        names.append(library.library_name.__wrapped__())
+        time.sleep(0.02)  # longer than a tick of the file system's clock
+    assert names[0] != names[1]
