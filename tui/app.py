@@ -31,7 +31,8 @@ from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, QUIET, Look, Notif
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
-from tui.data.clipboard import fits_terminal, to_tmux
+from tui.data.clipboard import COPIED, place_of
+from tui.data.kept_look import KeptLook
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
@@ -41,7 +42,6 @@ from tui.theme import DARK, LIGHT, NoColours
 
 PATIENCE = 1.0  # seconds that a key waits for the text before it: a line that is being removed takes in nothing more
 
-LOOK_SECONDS = 1.0  # seconds after which a changed look is written: a key may be pressed again
 END_SECONDS = 5.0  # seconds for which the end of the app waits for the killed command for notices
 
 
@@ -117,12 +117,10 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.read_only = read_only
         self.look = look
         self.units = units
-        self._unkept: dict[tuple[str, ...], object] = {}  # changes of the look that are not written yet
+        self._kept_look = KeptLook(engine)
         self.animation_level = "none"
         self.parting: str | None = None
-        self._open_run = open_run
-        self._open_profile = open_profile
-        self._launching = False
+        self._open_run, self._open_profile, self._launching = open_run, open_profile, False
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         if "TEXTUAL_THEME" not in os.environ:
@@ -170,13 +168,10 @@ class RankdeckApp(App[None], inherit_bindings=False):
         if self._open_run is not None:
             self.open_run(self._open_run)
         if self._notify.is_on:
-            self._tell()
+            from tui.notices import tell
 
-    @work(group="notify", exit_on_error=False)
-    async def _tell(self) -> None:
-        from tui.notices import tell
-
-        await tell(self, self._notify, lambda text: self._driver and self._driver.write(text))
+            telling = tell(self, self._notify, lambda text: self._driver and self._driver.write(text))
+            self.run_worker(telling, group="notify", exit_on_error=False)
 
     @property
     def known_runs(self) -> list[RunSummary]:
@@ -293,24 +288,20 @@ class RankdeckApp(App[None], inherit_bindings=False):
         look = msgspec.structs.replace(self.look, **fields)
         if look != self.look and not self.read_only:
             self.look = look
-            self._unkept |= {("look", field): value for field, value in fields.items()}
+            self._kept_look.note(fields)
             self._keep_look()
 
     @work(group="look", exclusive=True, exit_on_error=False)
     async def _keep_look(self) -> None:
-        await asyncio.sleep(LOOK_SECONDS)
-        values = dict(self._unkept)
         try:
-            await off_loop(self.engine.keep_settings, values)
+            await self._kept_look.keep()
         except RankdeckError as error:
             self.show_error("The look is for this session only", error)
-        self._unkept = {key: value for key, value in self._unkept.items() if (key, value) not in values.items()}
 
     async def on_unmount(self) -> None:
         """Writes changes made just before the end. Kills the user's command for notices, if it runs, and waits for its end."""
-        if self._unkept:
-            with contextlib.suppress(RankdeckError):
-                await off_loop(self.engine.keep_settings, self._unkept)
+        with contextlib.suppress(RankdeckError):
+            await self._kept_look.keep(at_once=True)
         for telling in self.workers.cancel_group(self, "notify"):
             with contextlib.suppress(WorkerError, TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
@@ -322,22 +313,17 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self._open_palette(f"part of the name of {what}", [choices(options, act)])
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copies text and says where it is; Textual's own is silent, and does nothing in most terminals of tmux."""
-        self._copy(text)
+        self._copy(text)  # Textual's own is silent, and does nothing in most terminals of tmux
 
     @work(group="copy", exclusive=True, exit_on_error=False)
     async def _copy(self, text: str) -> None:
-        what = count(text.count("\n") + 1, "line")
-        if await off_loop(to_tmux, text):
+        place = await off_loop(place_of, text)
+        if place == "tmux":
             self._clipboard = text
-            self.say(f"{what} copied to tmux's buffer; paste it with tmux's prefix and ]")
-        elif fits_terminal(text):
+        elif place == "terminal":
             super().copy_to_clipboard(text)
-            self.say(
-                f"{what} sent to the terminal's clipboard (OSC 52). If the terminal does not support this, rankdeck logs prints the log"
-            )
-        else:
-            self.say(f"{what} are too long for a terminal's clipboard; rankdeck logs prints the log", error=True)
+        lines = count(text.count("\n") + 1, "line")
+        self.say(f"{lines} {COPIED[place]}", error=place == "nowhere")
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
         # After the messages of earlier `notify` calls, so that only the newest notice stays.

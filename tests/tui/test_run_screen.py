@@ -683,7 +683,7 @@ async def test_the_footer_under_a_dialog_has_the_keys_of_the_dialog(
 async def test_what_is_selected_in_the_log_is_seen_and_y_says_where_it_is(
     app: RankdeckApp, run: FakeRun, theme: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tui.app.to_tmux", lambda text: theme == "rankdeck-light")
+    monkeypatch.setattr("tui.data.clipboard.to_tmux", lambda text: theme == "rankdeck-light")
     app.theme = theme
     run.write(0, "one two three\n\x1b[31mfour\x1b[0m five six\n")
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:

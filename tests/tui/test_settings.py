@@ -138,7 +138,7 @@ async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: P
 
 
 async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.app.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", 0.0)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
     app = RankdeckApp(engine, open_run="new-bbbb")
@@ -159,7 +159,7 @@ async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path
 
 
 async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.app.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", 0.0)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
     app = RankdeckApp(engine, open_run="new-bbbb", read_only=True)
@@ -174,7 +174,7 @@ async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatc
 async def test_a_look_that_was_changed_just_before_the_end_is_kept_and_nothing_else_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tui.app.LOOK_SECONDS", PATIENCE)
+    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", PATIENCE)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
     app = RankdeckApp(engine, open_run="new-bbbb")

@@ -6,11 +6,29 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from typing import Literal
 
 MOST = 74_994
 """Bytes that are sent to a terminal at once: xterm, and with it hterm and others, drop longer sequences whole."""
 
 PATIENCE = 2.0  # seconds that tmux may take
+
+
+Place = Literal["tmux", "terminal", "nowhere"]
+
+COPIED: dict[Place, str] = {
+    "tmux": "copied to tmux's buffer; paste it with tmux's prefix and ]",
+    "terminal": "sent to the terminal's clipboard (OSC 52). If the terminal does not support this, rankdeck logs prints the log",
+    "nowhere": "are too long for a terminal's clipboard; rankdeck logs prints the log",
+}
+"""Words about copied lines, by the place of the copy."""
+
+
+def place_of(text: str) -> Place:
+    """Puts text into tmux's buffer if it can. Returns where the user can paste it from; `terminal`: once it is sent there. May wait."""
+    if to_tmux(text):
+        return "tmux"
+    return "terminal" if fits_terminal(text) else "nowhere"
 
 
 def to_tmux(text: str, environment: Mapping[str, str] = os.environ) -> bool:
