@@ -10,6 +10,7 @@ import sys
 from engine.client import early
 from engine.core.errors import SupervisorError
 from engine.installed import COMMAND
+from engine.linux.files import open_regular
 from engine.runs.paths import RunPaths
 from engine.runs.standbys import MARK
 
@@ -51,7 +52,7 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
     """
     # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
+    with open(open_regular(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as log:
         argv = [sys.executable, "-P", str(COMMAND), *words]
         return subprocess.Popen(
             argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True

@@ -25,6 +25,7 @@ from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.run.state import finished
 from engine.core.views.view import RunView
+from engine.linux.files import open_regular
 from engine.node.login import leave_session
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
@@ -229,7 +230,7 @@ def main_early() -> int:
     if not line.endswith("\n"):
         return 0
     folder = json.loads(line)
-    log = os.open(RunPaths(Path(folder)).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_regular(RunPaths(Path(folder)).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 2)):
         os.dup2(source, target)

@@ -91,7 +91,7 @@ def _progress(one: Arrival) -> tuple[int, int]:
     return one.commits, one.step
 
 
-_BUFFERS = "'s buffers"
+_BUFFERS = " (buffers)"
 
 
 def _digests(state: State) -> dict[str, int]:

@@ -116,7 +116,8 @@ def _own_versions() -> dict[str, str]:
 
 
 def _versions_of(python: str) -> dict[str, str]:
-    """Versions of Python and packages in another Python. It does not import the packages."""
+    """Versions of Python and packages in another Python, without an import of the packages. This needs no permit: the supervisor of a launched run
+    asks the Python that the run's ranks are started with."""
     try:
         said = subprocess.run(
             [python, "-I", "-c", ASK, *PACKAGES],

@@ -22,7 +22,7 @@ from engine.linux.sockets import peer_of
 from engine.runs.ending import write_end
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_summary, remove_runtime_files, socket_of
+from engine.runs.record import find_value, read_plan, read_summary, remove_runtime_files, socket_of
 from engine.supervisor.lifetime.guard import end_guards
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
@@ -106,9 +106,8 @@ def end_processes(paths: RunPaths) -> None:
     the run, whose lock is taken."""
     end_guards(paths, only_stopped=False)
     for note in paths.nodes.glob("*/owners"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            for pid, start in msgspec.json.decode(note.read_bytes()):
-                signal_process(pid, start, signal.SIGKILL)
+        for pid, start in find_value(note, list[tuple[int, int]]) or ():
+            signal_process(pid, start, signal.SIGKILL)
     deadline = time.monotonic() + SWEEP_TIME
     while (left := set(marked([paths.mark])) - {os.getpid()}) and time.monotonic() < deadline:
         for pid in left:

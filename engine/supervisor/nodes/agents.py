@@ -24,7 +24,7 @@ from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
-from engine.linux.files import replace_file
+from engine.linux.files import read_file, replace_file
 from engine.linux.folders import make_folders
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
@@ -164,7 +164,7 @@ class Agents:
     @cached_property
     def _plan_digest(self) -> str:
         """Digest of the plan, by which an agent recognises the run's folder: its path may belong to another folder there."""
-        return hashlib.sha256(self._run.paths.plan.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(self._run.paths.plan)).hexdigest()
 
     # --- files on nodes -----------------------------------------------------------------------------------------------
 
@@ -186,8 +186,8 @@ class Agents:
     def _known_folder(self, node: str) -> str:
         """Returns the folder of an agent on another machine, from its last connection; empty: the agent chooses."""
         try:
-            return self._run.paths.node_folder_note(node).read_text()
-        except OSError:
+            return read_file(self._run.paths.node_folder_note(node)).decode()
+        except (OSError, UnicodeDecodeError):
             return ""
 
     def folder(self, node: str) -> str:

@@ -12,7 +12,7 @@ import json
 import secrets
 
 from engine.core.run.state import RankNews
-from engine.linux.files import replace_file
+from engine.linux.files import read_file, replace_file
 from engine.runs.paths import RunPaths
 from engine.supervisor.log import note
 
@@ -45,8 +45,8 @@ class StoreKeys:
         """The secret of an attempt; empty: none."""
         if attempt not in self._secrets:
             try:
-                self._secrets[attempt] = self._paths.store_key(attempt).read_text(encoding="ascii")
-            except OSError:
+                self._secrets[attempt] = read_file(self._paths.store_key(attempt)).decode("ascii")
+            except (OSError, UnicodeDecodeError):
                 return ""
         return self._secrets[attempt]
 

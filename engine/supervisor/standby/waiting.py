@@ -19,6 +19,7 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from engine.linux.files import open_regular
 from engine.node.agent.wire import PROTOCOL
 from engine.node.limits import is_memory_short
 from engine.node.titles import show_title
@@ -165,6 +166,6 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
 def become_supervisor_of(paths: RunPaths) -> None:
     """Redirects this process's log to that of a run, which `ps` shows from now on."""
     show_title("supervisor", paths.run)
-    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = open_regular(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     os.close(log)

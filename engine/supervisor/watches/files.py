@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 
-from engine.linux.files import replace_file
+from engine.linux.files import read_file, replace_file
 from engine.supervisor.journal import Journal
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
@@ -24,7 +24,7 @@ class FileWatch:
 
     def __init__(self, run: SupervisedRun, journal: Journal) -> None:
         self._run, self._journal = run, journal
-        self._plan = run.paths.plan.read_bytes()
+        self._plan = read_file(run.paths.plan)
         self._is_told = False
 
     def look(self, now: float) -> None:
