@@ -105,7 +105,7 @@ def main() -> None:
         if not home.exists():
             home.mkdir(mode=0o700)
             subprocess.run([venv / "rankdeck", "launch", "smoke"], check=True, capture_output=True)
-            subprocess.run([venv / "rankdeck", "clean", "--template"], check=True, capture_output=True)
+            subprocess.run([venv / "rankdeck", "clean", "--template"], check=False, capture_output=True)
             copy_runs(home / "runs", options.runs)
         print(f"{options.runs} runs; load {os.getloadavg()[0]:.1f}\n{'':10} first: wall, cpu   again: wall, cpu")
         for words in (["ps"], ["ps", "--all"], ["runs"]):

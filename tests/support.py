@@ -318,9 +318,9 @@ class Deck:
         return pid
 
     def sockets(self) -> list[str]:
-        """What lies in the runtime folder of this test."""
+        """What lies in the runtime folder of this test, without the index of ended runs."""
         folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
-        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        return sorted(path.name for path in folder.iterdir() if path.name != "lists") if folder.exists() else []
 
     def processes(self) -> list[Process]:
         """Every process of this test."""

@@ -16,7 +16,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from engine.runs.index import Index, Stamp, stamp_of
 from engine.runs.paths import RunPaths, private_folder, runs_folder
-from engine.runs.record import host_elsewhere, read_summary, socket_of, summary_of
+from engine.runs.record import host_elsewhere, read_plan, read_summary, socket_of, summary_of
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters of a run's id, without those that look or sound alike."""
@@ -149,6 +149,10 @@ def summarise(paths: RunPaths) -> RunSummary:
     if host := host_elsewhere(paths):
         reason = f"its supervisor is on {host}: ssh -t {host} rankdeck attach {paths.run}"
         return msgspec.structs.replace(summary, reachable=False, reason=reason, host=host, elsewhere=True)
+    try:
+        read_plan(paths)
+    except SupervisorError as error:  # no supervisor can continue it
+        return _unreadable(paths, error)
     reason = "its supervisor is gone; attach starts a new one"
     return msgspec.structs.replace(summary, reachable=False, reason=reason)
 

@@ -149,7 +149,7 @@ def test_clean_ends_and_removes_a_run_that_has_neither_plan_nor_supervisor(rankd
     lose_supervisor(rankdeck)
     paths.plan.unlink()
     assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == [], "without its name it stays: it has processes"
-    assert f"rankdeck clean {run} removes it" in rankdeck("ps").stderr
+    assert f"rankdeck clean {run} removes it" in rankdeck("ps").stdout
     cleaned = rankdeck("clean", run, "--yes", "--json")
     assert (cleaned.stdout, cleaned.stderr) == (f'["{run}"]\n', "")
     assert not paths.folder.exists()
