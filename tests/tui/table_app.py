@@ -10,12 +10,12 @@ from textual.app import App, ComposeResult
 from engine.core.metrics.series import Series
 from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
-from tui.text.rank_columns import RankRow
+from tui.data.model import Row
 from tui.theme import CSS
 from tui.widgets.rank_table import RankTable
 
 
-def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> RankRow:
+def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> Row:
     fields: dict[str, Any] = {
         "rank": rank, "node": f"gpu{rank // 8 + 1:02}", "local_rank": rank % 8, "pid": 1, "state": state, "exit": None,
         "attempt": 1, "generation": 1, "step": step, "loss": 1.613, "throughput": 2571.0, "unit": "tok", "seen": 100.0,
@@ -25,13 +25,13 @@ def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **mor
     for index in range(20):
         rising.append(index, index, 1.0 + index / 10)
         falling.append(index, index, 3.0 - index / 10)
-    return RankRow(RankView(**(fields | more)), rising, falling)
+    return Row(RankView(**(fields | more)), rising, falling)
 
 
 class TableApp(App[None]):
     CSS_PATH = CSS
 
-    def __init__(self, rows: Sequence[RankRow] = (), *, ascii_only: bool = False) -> None:
+    def __init__(self, rows: Sequence[Row] = (), *, ascii_only: bool = False) -> None:
         super().__init__()
         self.rows = rows
         self.table = RankTable(ascii=ascii_only)

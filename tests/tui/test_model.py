@@ -12,8 +12,8 @@ from engine.core.metrics.series import Point
 from engine.core.views.view import Activity, EventLine, NodeView, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
 from tui.data.model import IMPORTING, RunModel
-from tui.data.spark import spark_values
 from tui.text.run import header_lines
+from tui.text.sparkline import spark_values
 
 
 @pytest.fixture

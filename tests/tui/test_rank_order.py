@@ -10,16 +10,17 @@ from engine.core.metrics.resources import GpuUse
 from tests.support import rows
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import lines
+from tui.data.model import Row
 from tui.data.rank_order import COLUMNS, ORDERS, Column, Order, arranged, matches
-from tui.text.rank_columns import RankRow, with_arrow
+from tui.text.rank_columns import with_arrow
 from tui.widgets.rank_table import RankTable
 
 
-def ranks(order: Order, rows: list[RankRow], query: str = "") -> list[int]:
+def ranks(order: Order, rows: list[Row], query: str = "") -> list[int]:
     return [row.view.rank for row in arranged(rows, order, query)]
 
 
-def some() -> list[RankRow]:
+def some() -> list[Row]:
     return [
         row(
             0,

@@ -15,14 +15,15 @@ from tests.support import entries, rows
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
+from tui.data.model import Row
 from tui.data.rank_order import Order, arranged
-from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow, row_parts, without_time
+from tui.text.rank_columns import LEAST_NOTE, Columns, row_parts, without_time
 from tui.widgets.rank_table import RankTable
 
 EVERY_STATE: list[RankWord] = ["running", "starting", "exited", "failed", "stopped", "lost"]
 
 
-def one_of_each() -> list[RankRow]:
+def one_of_each() -> list[Row]:
     rows = [row(rank, state) for rank, state in enumerate(EVERY_STATE)]
     rows[3] = row(3, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
     rows[5] = row(5, "lost", node="gpu02")
@@ -90,7 +91,7 @@ def test_the_time_before_a_line_is_left_out_of_the_table(line: str, shown: str):
 GIB = 1 << 30
 
 
-def with_gpus() -> list[RankRow]:
+def with_gpus() -> list[Row]:
     """Ranks that use their GPUs, one that has ended, and two whose driver does not say everything."""
     uses = [(97, 61 * GIB), (5, 5 * GIB // 4), None, (None, 700 << 20), (100, None)]
     known = [use and GpuUse(utilisation=use[0], memory=use[1], memory_total=80 * GIB) for use in uses]
@@ -185,7 +186,7 @@ async def test_trap_7_text_of_ranks_is_never_markup_nor_a_control_sequence():
 
 async def test_trap_6_values_that_are_not_finite_are_shown_and_no_error():
     odd = (math.nan, None, math.inf, -math.inf)
-    app = TableApp([RankRow(row(0, throughput=math.inf, loss=math.nan).view, odd, odd)])
+    app = TableApp([Row(row(0, throughput=math.inf, loss=math.nan).view, odd, odd)])
     async with app.run_test(size=(120, 4)) as pilot:
         await pilot.pause()
         assert "××××" in lines(app.table)[1]  # noqa: RUF001

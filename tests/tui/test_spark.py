@@ -7,9 +7,8 @@ import math
 from engine.core.metrics.series import Series
 from tests.tui.table_app import TableApp, row
 from tui.data.curves import Look, curves
-from tui.data.spark import scale_of, spark_values
-from tui.text.rank_columns import RankRow
-from tui.text.sparkline import sparkline
+from tui.data.model import Row
+from tui.text.sparkline import scale_of, spark_values, sparkline
 from tui.widgets.run_charts import look_words, metrics_of, pages_of
 
 
@@ -58,7 +57,7 @@ def test_all_ranks_share_one_scale():
 
 
 async def test_the_table_draws_on_one_scale_and_on_a_key_on_its_own():
-    rows = [RankRow(row(rank).view, (), series(*level, rank=rank)) for rank, level in enumerate([(1, 2), (7, 8)])]
+    rows = [Row(row(rank).view, (), series(*level, rank=rank)) for rank, level in enumerate([(1, 2), (7, 8)])]
     app = TableApp(rows)
     async with app.run_test(size=(100, 8)) as pilot:
         await pilot.pause()

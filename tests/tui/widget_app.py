@@ -19,9 +19,9 @@ from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
 from tui.data.log.file import LogFile
 from tui.data.log.merged import MergedLog
+from tui.data.model import Row
 from tui.driver import RankdeckDriver
 from tui.text.cells import clean
-from tui.text.rank_columns import RankRow
 from tui.theme import CSS as CSS_FILE
 from tui.widgets.chart import Chart
 from tui.widgets.log_view import LogView
@@ -66,7 +66,7 @@ class WidgetApp(App[None]):
                 rank=rank, node=text, local_rank=0, pid=1, state="failed", exit=1, attempt=1, generation=1, unit=text,
                 note=text if rank % 2 else "", last_line=text,
             )  # fmt: skip
-            rows.append(RankRow(view))
+            rows.append(Row(view))
         self.query_one(RankTable).set_rows(rows, 0.0)
         series = Series(0, "loss")
         for step in range(10):

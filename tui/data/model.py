@@ -4,7 +4,7 @@ else, and a burst of updates costs one paint."""
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,12 +26,15 @@ PACE_STEPS = 64
 IMPORTING = "importing torch"  # note of ranks that have no process yet, while torch is imported
 
 
+Source = Series | Sequence[float | None]  # a curve, or its values of one cell each; None for values that are not finite
+
+
 class Row(NamedTuple):
     """One rank in the table: its view, and its two series, which grow."""
 
     view: RankView
-    throughput: Series | tuple[()]
-    loss: Series | tuple[()]
+    throughput: Source = ()
+    loss: Source = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

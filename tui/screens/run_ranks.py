@@ -7,7 +7,6 @@ from textual.widgets import Input
 
 from tui.data.model import RunModel
 from tui.screens.base import DeckScreen
-from tui.text.rank_columns import RankRow
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 
@@ -71,7 +70,7 @@ class RunRanks:
         if model.run is None:
             return
         if isinstance(ranks, RankTable):
-            ranks.set_rows([RankRow(*row) for row in model.rows()], now)
+            ranks.set_rows(model.rows(), now)
         else:
             views = {row.view.rank: row.view for row in model.rows()}
             ranks.show_nodes(model.run.nodes, views, model.away(now))

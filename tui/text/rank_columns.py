@@ -12,20 +12,14 @@ from engine.core.metrics.resources import ProcessUse
 from engine.core.numbers import NOTHING, age, memory, number, percent
 from engine.core.settings import DEFAULT_UNITS, HidableColumn, Look, Units
 from engine.core.views.view import RankView
+from tui.data.model import Row
 from tui.data.rank_order import COLUMNS, Column
-from tui.data.spark import WINDOWS, Scale, Source, scale_of, spark_values
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CURSOR, signs
-from tui.text.sparkline import sparkline
+from tui.text.sparkline import WINDOWS, Scale, scale_of, spark_values, sparkline
 
 LEAST_NOTE = 16
 """Cells of the note and the space before it: the reason of a failure fits. Sparklines and GPU make room for it."""
-
-
-class RankRow(NamedTuple):
-    view: RankView
-    throughput: Source = ()
-    loss: Source = ()
 
 
 class Sparks(NamedTuple):
@@ -36,7 +30,7 @@ class Sparks(NamedTuple):
     loss: Scale | None = None
 
 
-def sparks_of(rows: Sequence[RankRow], look: Look, now: int) -> Sparks:
+def sparks_of(rows: Sequence[Row], look: Look, now: int) -> Sparks:
     """One scale for all ranks, so that they can be compared, or each its own."""
     seconds = dict(WINDOWS)[look.curves]
     since = None if seconds is None else now - seconds
@@ -165,7 +159,7 @@ class Fit:
 
 
 def row_parts(
-    row: RankRow,
+    row: Row,
     columns: Columns,
     now: float,
     *,

@@ -10,8 +10,9 @@ from textual.strip import Strip
 
 from engine.core.run.state import RankWord
 from engine.core.settings import Units
+from tui.data.model import Row
 from tui.data.rank_order import Order
-from tui.text.rank_columns import Columns, RankRow, Sparks, headings, row_parts, with_arrow
+from tui.text.rank_columns import Columns, Sparks, headings, row_parts, with_arrow
 
 _WHOLE_ROW: Container[RankWord] = ("failed", "lost", "stopped")
 """States that colour the whole row; others colour their word."""
@@ -41,7 +42,7 @@ class RankStrips:
         self._strips.clear()
         self._styles.clear()
 
-    def cells(self, row: RankRow, columns: Columns, now: float, sparks: Sparks, *, index: int, cursor: bool) -> Cells:
+    def cells(self, row: Row, columns: Columns, now: float, sparks: Sparks, *, index: int, cursor: bool) -> Cells:
         """The text of a row. `index`: its place, where it is remembered."""
         made_from = row, cursor, columns, now, sparks
         known = self._known.get(index)

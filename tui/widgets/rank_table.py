@@ -15,11 +15,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, HidableColumn, Look, Units
+from tui.data.model import Row
 from tui.data.rank_order import ORDERS, Arrangement, Order, needs_attention
-from tui.data.spark import WINDOWS
 from tui.deck import Deck
 from tui.keys import bindings
-from tui.text.rank_columns import Fit, RankRow, Sparks, sparks_of
+from tui.text.rank_columns import Fit, Sparks, sparks_of
+from tui.text.sparkline import WINDOWS
 from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKeys, line_width, show_line
 from tui.widgets.rank_strips import Cells, RankStrips
 from tui.widgets.text_pane import fitted_title
@@ -48,8 +49,8 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id, classes=classes)
         self._ascii = ascii
         self.none_matches = "No rank matches."  # shown while the filter shows no rank
-        self._ranks: Arrangement[RankRow] = Arrangement()
-        self._rows: Sequence[RankRow] = ()  # those that the filter shows, in order
+        self._ranks: Arrangement[Row] = Arrangement()
+        self._rows: Sequence[Row] = ()  # those that the filter shows, in order
         self._now = 0.0
         self._cursor = 0
         self._fit = Fit()
@@ -66,7 +67,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         """The rank under the cursor; None in an empty table."""
         return self._rows[self._cursor].view.rank if self._rows else None
 
-    def set_rows(self, rows: Sequence[RankRow], now: float) -> None:
+    def set_rows(self, rows: Sequence[Row], now: float) -> None:
         """Shows other values and repaints the visible rows that differ. The cursor stays on its rank."""
         self._ranks.every, self._now = rows, now
         every, look = self._ranks.every, self._look
@@ -108,7 +109,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
         self.post_message(self.LookChanged(**fields))
 
-    def _show(self, rows: Sequence[RankRow]) -> None:
+    def _show(self, rows: Sequence[Row]) -> None:
         cursor_rank = self.cursor_rank
         grown = len(rows) != len(self._rows)
         self._rows = rows

@@ -8,7 +8,7 @@ import msgspec
 
 from engine.core.metrics.counters import Counter
 from engine.core.metrics.line_formats import MAIN
-from engine.core.metrics.series import Point
+from engine.core.metrics.series import Point, point
 
 THROUGHPUT_WINDOW = 0.25
 """Seconds of samples in one point of the throughput: a screen shows at most four points a second."""
@@ -130,10 +130,6 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         progress.recorded.add("throughput")
         points += _count(rank, progress, at, step, count, unit)
     return points
-
-
-def point(rank: int, key: str, at: float, step: int | None, value: float) -> Point:
-    return Point(rank, key, at, step, value if math.isfinite(value) else None)
 
 
 def _count(rank: int, progress: RankProgress, at: float, step: int | None, count: float, unit: str) -> list[Point]:

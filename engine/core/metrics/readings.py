@@ -18,8 +18,8 @@ from engine.core.metrics.line_counts import HELD_OUT
 from engine.core.metrics.line_formats import Line, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names, meaning_of
-from engine.core.metrics.progress import MAX_KEYS, InFile, RankProgress, admit, point
-from engine.core.metrics.series import Point
+from engine.core.metrics.progress import MAX_KEYS, InFile, RankProgress, admit
+from engine.core.metrics.series import Point, point
 
 _UNITS = {"throughput": "", "it/s/device": "it", "it/s": "it", "samples/s/device": "samples", "tokens/s/device": "tok",
           "samples/s": "samples", "tokens/s": "tok"}  # fmt: skip

@@ -32,6 +32,11 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
     value: float | None
 
 
+def point(rank: int, key: str, at: float, step: int | None, value: float) -> Point:
+    """A point of any float."""
+    return Point(rank, key, at, step, value if math.isfinite(value) else None)
+
+
 class Bucket(msgspec.Struct, array_like=True):
     """Consecutive points. `low` and `high` are None if no value was finite; `odd` counts non-finite values."""
 

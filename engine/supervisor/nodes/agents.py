@@ -96,10 +96,6 @@ class Agents:
                 self._transports[node.name] = node.transport
                 self.links[node.name] = self._make_link(node)
 
-    def send(self, node: str, request: requests.Request) -> None:
-        """Sends a request to a node's agent; see `Link.send`."""
-        self.links[node].send(request)
-
     def _make_link(self, planned: PlannedNode) -> Link:
         run, node, on_news = self._run, planned.name, self._on_news
         local = planned.transport == "local"

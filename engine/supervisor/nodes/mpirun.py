@@ -86,17 +86,17 @@ class Mpirun:
             return
         attempt, env = self._run.state.attempt, self._environment(self._mpi)
         daemon = requests.Daemon(name="mpirun's daemon", env=env, log=self._log(node, attempt), command=command)
-        self._agents.send(node, requests.StartDaemon(attempt=attempt, mpirun=daemon, **self._of_processes(node)))
+        self._agents.links[node].send(requests.StartDaemon(attempt=attempt, mpirun=daemon, **self._of_processes(node)))
 
     def take_end(self, node: str, status: int, reason: str) -> None:
         """Handles the end of mpirun, or of its daemon on a node: tells agents that wait for it."""
         head, attempt = self._run.head, self._run.state.attempt
         if node == head:
             for other in self._run.plan.nodes[1:]:
-                self._agents.send(other.name, requests.MpirunGone(attempt=attempt, reason=reason))
+                self._agents.links[other.name].send(requests.MpirunGone(attempt=attempt, reason=reason))
         elif self.is_used and node in self._commands:
             host = host_name(self._nodes.index(node))
-            self._agents.send(head, requests.DaemonEnded(attempt=attempt, host=host, status=status))
+            self._agents.links[head].send(requests.DaemonEnded(attempt=attempt, host=host, status=status))
 
     def _log(self, node: str, attempt: int) -> str:
         return str(self._agents.paths(node).mpirun_log(attempt))

@@ -49,7 +49,7 @@ class Orders:
             self._routes.cancel()
 
     def do(self, action: AnyAction) -> None:
-        send = self._agents.send
+        links = self._agents.links
         match action:
             case act.OpenNode(node=node, patience=patience):
                 known = self._run.plan.launch.lease + RECONNECT_MARGIN if self._run.state.node(node).was_up else 0.0
@@ -62,13 +62,13 @@ class Orders:
                 self._spawn_by_route(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
                 signed = self._store_keys.signed(attempt, number, news, self._run.plan.world_size)
-                send(node, requests.TellRanks(attempt=attempt, number=number, news=signed))
+                links[node].send(requests.TellRanks(attempt=attempt, number=number, news=signed))
             case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
-                send(node, requests.Stop(attempt=attempt, at_once=at_once))
+                links[node].send(requests.Stop(attempt=attempt, at_once=at_once))
             case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
-                send(node, requests.SignalRank(attempt=attempt, rank=rank, signal=number))
+                links[node].send(requests.SignalRank(attempt=attempt, rank=rank, signal=number))
             case act.ClearNode(node=node, attempt=attempt, at_once=at_once):
-                send(node, requests.Clear(attempt=attempt, at_once=at_once))
+                links[node].send(requests.Clear(attempt=attempt, at_once=at_once))
             case act.Ignore():
                 pass
             case _ as never:
@@ -109,8 +109,7 @@ class Orders:
         self.store_interfaces = interfaces
         self._store_keys.make(attempt)
         plan = self._run.plan
-        self._agents.send(
-            node,
+        self._agents.links[node].send(
             requests.OpenStore(
                 attempt=attempt,
                 argv=(*plan.rank_python, "-u", f"{library}/rankdeck/store_host.py"),
@@ -191,8 +190,7 @@ class Orders:
         library, bind = self._agents.library(node), plan.layout.bind
         gpus, count = plan.backend.device == "cuda", len(self._run.ranks_of(node))
         binding = None if bind == "none" else requests.Binding(bind=bind, count=count, gpus=gpus)
-        self._agents.send(
-            node,
+        self._agents.links[node].send(
             requests.Spawn(
                 attempt=action.attempt,
                 argv=rank_argv(plan, library),
@@ -258,8 +256,7 @@ class Orders:
             or not isinstance(run.state.phase, Starting | Running | Holding)
         ):
             return
-        self._agents.send(
-            node,
+        self._agents.links[node].send(
             requests.WarmTemplate(
                 argv=(run.plan.python,), **self._of_processes(node), preload=run.plan.preload, spares=0
             ),
@@ -268,7 +265,7 @@ class Orders:
     def let_go(self) -> None:
         """Ends what waits on the nodes for ranks, as long as no rank lives."""
         for node in up_nodes(self._run.state):
-            self._agents.send(node.name, requests.LetGo(attempt=self._run.state.attempt))
+            self._agents.links[node.name].send(requests.LetGo(attempt=self._run.state.attempt))
 
     def watch_gpus(self, node: str) -> None:
         """Makes a node report the GPU use of its ranks, if they compute on GPUs. A repeated request changes nothing."""
@@ -277,8 +274,7 @@ class Orders:
             return
         ranks = self._run.ranks_of(node)
         local_ranks = (str(plan.places[rank].local_rank) for rank in ranks)
-        self._agents.send(
-            node,
+        self._agents.links[node].send(
             requests.WatchGpus(
                 attempt=self._run.state.attempt,
                 argv=(plan.node_python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),

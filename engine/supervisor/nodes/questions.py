@@ -65,7 +65,7 @@ class Questions:
 
     def send(self, node: str, request: requests.Request) -> None:
         """Sends a request that has no answer."""
-        self._agents.send(node, request)
+        self._agents.links[node].send(request)
 
     def take_answer(self, node: str, answer: reports.Answer) -> None:
         """Passes an answer to the task that waits for it."""
@@ -89,7 +89,7 @@ class Questions:
                 continue
             if node.name not in self._stacks:
                 self._stacks[node.name] = asyncio.get_running_loop().create_future()
-                self._agents.send(node.name, requests.TakeStacks(attempt=self._run.state.attempt))
+                self._agents.links[node.name].send(requests.TakeStacks(attempt=self._run.state.attempt))
             asked[node.name] = self._stacks[node.name]
         if asked:
             await asyncio.wait(asked.values(), timeout=STACKS_TIMEOUT)

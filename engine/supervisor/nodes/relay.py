@@ -47,7 +47,7 @@ class Relay:
         """Stores output of a rank."""
         self._unacknowledged[node] = self._unacknowledged.get(node, 0) + len(output.data)
         if self._unacknowledged[node] >= ACKNOWLEDGED_SIZE:
-            self._agents.send(node, requests.Stored(size=self._unacknowledged.pop(node)))
+            self._agents.links[node].send(requests.Stored(size=self._unacknowledged.pop(node)))
         if output.attempt != self._ingest.attempt:
             return
         try:
@@ -72,7 +72,7 @@ class Relay:
 
             def clear_again() -> None:
                 self.ask_for_output(node)
-                self._agents.send(node, requests.Clear(attempt=cleared.attempt))
+                self._agents.links[node].send(requests.Clear(attempt=cleared.attempt))
 
             asyncio.get_running_loop().call_later(RETRY_DELAY, clear_again)
             return
@@ -89,4 +89,4 @@ class Relay:
         offsets = [(rank, *self._ingest.stored_sizes(rank)) for rank in self._run.ranks_of(node)]
         self._ingest.take_sizes(self._ingest.attempt, offsets)
         self._unacknowledged.pop(node, None)
-        self._agents.send(node, requests.Relay(attempt=self._ingest.attempt, offsets=tuple(offsets)))
+        self._agents.links[node].send(requests.Relay(attempt=self._ingest.attempt, offsets=tuple(offsets)))

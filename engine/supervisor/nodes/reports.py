@@ -161,7 +161,7 @@ class Reports:
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(reports.StoreLossReported(attempt=state.attempt, reason="it ended with its agent"))
         if not hello.library:
-            self._agents.send(node, requests.InstallLibrary(name=library_name(), tar=pack()))
+            self._agents.links[node].send(requests.InstallLibrary(name=library_name(), tar=pack()))
         ranks = tuple(
             ev.KnownRank(
                 attempt=known.attempt,

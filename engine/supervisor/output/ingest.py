@@ -27,7 +27,7 @@ from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.run import events as ev
-from engine.linux.files import replace_file
+from engine.linux.files import read_part, replace_file
 from engine.runs.foreign.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.record import find_value
@@ -139,7 +139,7 @@ class Ingest:
     def _file(self, rank: int, kind: Kind) -> GrowingFile:
         key = (rank, kind)
         if key not in self._files:
-            self._files[key] = GrowingFile(self._paths.rank_file(self.attempt, rank, kind), rank, 0)
+            self._files[key] = GrowingFile(self._paths.rank_file(self.attempt, rank, kind))
         return self._files[key]
 
     def take_sizes(self, attempt: int, sizes: Iterable[Sequence[int]]) -> None:
@@ -233,10 +233,13 @@ class Ingest:
         rank, kind = key = self._grown.popleft()
         file = self._file(rank, kind)
         try:
-            data = file.read()
+            data = read_part(file.path, min(SLICE, file.size - file.offset), file.offset)
         except OSError:
             file.offset = file.size
             return True
+        file.offset += len(data)
+        if not data:
+            file.size = file.offset
         if file.offset < file.size:
             self._grown.append(key)
         if data and key not in self._failed:

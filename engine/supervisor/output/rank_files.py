@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from engine.linux.files import open_regular, read_part
+from engine.linux.files import open_regular
 
 SLICE = 1 << 18
 """Bytes that are read from one file at a time: a few milliseconds of work."""
@@ -21,15 +21,8 @@ class GrowingFile:
     """A growing file of a rank, and how far it was read. It is only open while it is read, because thousands of ranks have more files
     than a process may open."""
 
-    def __init__(self, path: Path, rank: int, offset: int) -> None:
-        self.path, self.rank, self.offset, self.size = path, rank, offset, offset
-
-    def read(self) -> bytes:
-        data = read_part(self.path, min(SLICE, self.size - self.offset), self.offset)
-        self.offset += len(data)
-        if not data:
-            self.size = self.offset
-        return data
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset, self.size = path, 0, 0
 
 
 def append(path: Path, data: bytes) -> None:

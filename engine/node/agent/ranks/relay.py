@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from engine.node.agent.files import last_bytes, size_of
+from engine.node.agent.files import last_bytes
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
@@ -122,7 +122,7 @@ class Relay:
             return
         grown = []
         for rank in self._state.ranks.values():
-            sizes = [size_of(descriptor) for descriptor in rank.watched]
+            sizes = [os.fstat(descriptor).st_size for descriptor in rank.watched]
             if len(sizes) == len(rank.sizes) and sizes != rank.sizes:
                 rank.sizes = sizes
                 grown.append([rank.number, *sizes])
