@@ -39,6 +39,9 @@ RANK_PREFIXES = ("GROUP_", "ROLE_", "TORCHELASTIC_", "RANKDECK_", "OMPI_", "PMI_
 TRIAL_TIME = 20.0
 """Seconds that exit handlers have."""
 
+LISTED_TIME = 1.0
+"""Seconds in which a thread that has ended leaves the list of its process."""
+
 CHANGES = (
     "os.remove", "os.rmdir", "os.rename", "os.truncate", "os.mkdir", "os.link", "os.symlink", "os.chmod", "shutil.",
     "os.kill", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.", "signal.pthread_kill", "socket.connect",
@@ -106,7 +109,7 @@ def _import(name: str) -> tuple[bool, str]:
             handlers.append((about.func, about.args, about.kwargs or {}))
     reason = _reads_of_ranks() or ("starts a process" if _has_children() and not children else "") or _try(handlers)
     # After a fork: libraries that support forking end their threads for it.
-    return False, reason or ("starts a thread" if _threads() > threads else "")
+    return False, reason or ("starts a thread" if _has_more_threads(threads) else "")
 
 
 def sources_of(before: set[str]) -> list[str]:
@@ -177,6 +180,16 @@ def _has_children() -> bool:
 
 def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def _has_more_threads(before: int) -> bool:
+    """Whether this process keeps more threads than before. One that was joined may be listed a little longer."""
+    end = time.monotonic() + LISTED_TIME
+    while _threads() > before:
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.001)
+    return False
 
 
 # --- handlers -------------------------------------------------------------------------------------------------------------
