@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from engine.client.protocols import Compared
-from engine.core.errors import ProfileError, SupervisorError
+from engine.core.errors import ProfileError, RankdeckError, SupervisorError
 from engine.core.metrics.series import final_values
 from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.plan.settings import Change, Settings, changes, launched_settings
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.comparison import Side
+from engine.core.views.comparison import Side, new_since
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary, Snapshot
 from engine.planning.profiles import read_profile
@@ -123,6 +124,21 @@ def read_side(paths: RunPaths) -> Compared:
         patch=recorded.diff.decode(errors="replace") if recorded is not None else "",
     )
     return Compared(side, snapshot.series)
+
+
+MOST_EARLIER = 200  # newest runs among which the last good one of a program is sought
+
+
+def news_of(paths: RunPaths) -> str:
+    """Compares a run with the last one of the same program that ended well, in one line; empty: nothing differs, or there is none."""
+    with contextlib.suppress(RankdeckError):
+        plan, found = read_plan(paths), iter([summary for _, summary in listed_runs()])
+        list(itertools.takewhile(lambda summary: summary.run != paths.run, found))
+        for summary in itertools.islice(found, MOST_EARLIER):
+            other = RunPaths(runs_folder() / summary.run)
+            if summary.state == "succeeded" and read_plan(other).program.target == plan.program.target:
+                return new_since(read_side(other).side, read_side(paths).side)
+    return ""
 
 
 def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:

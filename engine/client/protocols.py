@@ -85,6 +85,9 @@ class RunClient(Protocol):
     def results(self, attempt: int) -> list[Result]:
         """The results of an attempt of the recipe allreduce so far. Reads a file; call it off the event loop."""
 
+    def news(self) -> str:
+        """Compares it with the last run of the same program that ended well, in one line. Reads files; call it off the event loop."""
+
     async def close(self) -> None:
         """Disconnects. The run keeps running."""
 

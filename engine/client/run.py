@@ -299,6 +299,11 @@ class LocalRun:
     def results(self, attempt: int) -> list[Result]:
         return read_results(self.paths, attempt)
 
+    def news(self) -> str:
+        from engine.client.history import news_of  # reads other runs, which only failures need
+
+        return news_of(self.paths)
+
     async def close(self) -> None:
         """Nothing is held open between requests."""
 

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from engine.client.history import news_of
 from engine.commands.tail import STREAMS
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.failures.diagnosis import plain
@@ -116,6 +117,8 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         )  # fmt: skip
     if verdict is not None:
         verdict = _with_word_of_mpirun(verdict, paths, chosen)
+        followed = [one for one in (*verdict.followed, news_of(paths)) if one]
+        verdict = msgspec.structs.replace(verdict, followed=tuple(followed))
     return Diagnosis(
         subject=paths.run,
         state=run_word(by_attempt[newest]),

@@ -210,7 +210,7 @@ def show_failure(snapshot: Snapshot) -> None:
     lines += [f"  {failure.fix}"] if failure.fix else []
     if snapshot.run.restart:
         lines.append(f"rankdeck restart {snapshot.run.run}: {snapshot.run.restart}")
-    for line in lines:
+    for line in (*lines, _news(snapshot.run.run)):
         if line:
             print_line(line)
 
@@ -225,9 +225,16 @@ def show_cause(snapshot: Snapshot) -> None:
     frame = frame_to_edit(failure.traceback)
     place = f"{frame.file}:{frame.line}" if frame is not None else ""
     restart = f"rankdeck restart {run.run}: {run.restart}" if run.restart else ""
-    for line in (failure.headline, failure.detail, place, failure.hint, failure.fix, restart):
+    for line in (failure.headline, failure.detail, place, failure.hint, failure.fix, _news(run.run), restart):
         if line:
             print_line(f"  {line}", err=True)
+
+
+def _news(run: str) -> str:
+    from engine.client.history import news_of  # reads other runs, which only failures need
+    from engine.runs.listing import find_run
+
+    return news_of(find_run(run))
 
 
 def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

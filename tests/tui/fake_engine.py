@@ -121,6 +121,7 @@ class FakeRun:
         self.answer: RankdeckError | None = None
         self.hold_answers: asyncio.Event | None = None
         self.results: list[Result] = []
+        self.news = ""
         self.stacks = ["ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41"]
         self.subscribers: list[asyncio.Queue[Update | Exception | None]] = []
         self.ranks = [self._rank(rank, attempt=0) for rank in range(ranks)]
@@ -331,6 +332,9 @@ class FakeClient:
 
     def log_order(self, attempt: int) -> LogOrder:
         return OrderIndex(self.folder / f"attempt_{attempt}" / "order")
+
+    def news(self) -> str:
+        return self.truth.news
 
     def results(self, attempt: int) -> list[Result]:
         return list(self.truth.results)

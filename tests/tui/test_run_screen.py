@@ -618,10 +618,11 @@ async def test_the_card_shows_the_key_that_rescues_and_takes_the_whole_screen(
     trace = "Traceback (most recent call last):\n" + "\n".join(f"  line {number}" for number in range(8))
     run.fail(2, traceback=trace)
     run.offer_rejoin(2)
+    run.news = "new since train-x7k2: --bs 64"
     async with app.run_test(notifications=True, size=size) as pilot:
         await until_seen(pilot, "rank 2 was killed by SIGKILL", "r  rejoin rank 2")
         await pilot.press("5", "5")
-        await until_seen(pilot, "line 7")
+        await until_seen(pilot, "line 7", "new since train-x7k2: --bs 64")
         card = app.screen.query_one("#why")
         await until(pilot, lambda: card.outer_size.width == size[0], "the card in the whole width")
 

@@ -12,7 +12,7 @@ from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import changes, launched_settings
-from engine.core.views.comparison import Side, code_difference, compare, files_of
+from engine.core.views.comparison import Side, code_difference, compare, files_of, new_since
 from engine.core.views.origin import Code, Origin
 from tests.support import entries
 
@@ -52,6 +52,16 @@ def origin(**facts: Any) -> Origin:
 
 def rows(*sides: Side) -> dict[str, dict[str, tuple[str, ...]]]:
     return {part.title: {row.name: row.values for row in part.rows} for part in compare(sides)}
+
+
+def test_what_is_new_is_one_line_and_values_that_are_long_or_hashes_are_left_out():
+    before = side("a", env={"LR": "1"}, origin=origin(script="12ab", versions={"torch": "2.9.0", "x": "1"}))
+    after = side("b", env={"LR": "2", "B": "a b " * 20}, origin=origin(script="34cd"))
+    assert (
+        new_since(before, after)
+        == "new since a: env.LR 2 (was 1), env.B (another one), script (another one), x - (was 1)"
+    )
+    assert new_since(before, before) == ""
 
 
 def test_equal_runs_have_results_only():

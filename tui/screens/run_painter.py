@@ -38,6 +38,7 @@ class RunPainter:
         self._screen, self._link, self._model = screen, link, model
         self._ranks, self._logs, self._panes, self._acts = parts
         self._painted: dict[str, object] = {}
+        self._news = ""  # what is new since the last run that ended well
 
     def start(self) -> None:
         """Paints from now on, less often where the line has little bandwidth."""
@@ -77,7 +78,9 @@ class RunPainter:
         seen = model.revision, int(now), self._ranks.by_node
         if (self._ranks.shown.display or self._ranks.rank is None) and self._changed("table", seen):
             self._ranks.paint(now)
-        if self._changed("failure", (run.failure, run.restart, run.stall)):
+        if run.failure is not None and self._changed("news", run.attempt):
+            screen.begin(self._read_news, "news", exclusive=True)
+        if self._changed("failure", (run.failure, run.restart, run.stall, self._news)):
             self._show_failure(run)
         if self._changed("world", model.world_size):
             screen.query_one(RankTable).styles.height = model.world_size + 3
@@ -119,11 +122,15 @@ class RunPainter:
             self._screen.query_one(BenchPane).show_results(results)
             self._painted["results"] = revision
 
+    async def _read_news(self) -> None:
+        client = self._link.client
+        self._news = await off_loop(client.news) if client is not None else ""
+
     def _show_failure(self, run: RunView) -> None:
         """Shows or hides the explanation; a new root cause moves the cursor to its rank once."""
         deck = self._screen.deck
         if run.failure is not None or run.stall is not None:
-            text = partial(why_text, run, ascii=deck.ascii, keymap=deck.keymap, units=deck.units)
+            text = partial(why_text, run, ascii=deck.ascii, keymap=deck.keymap, units=deck.units, news=self._news)
             title = "Why" if run.failure else "Stalled"
             self._screen.query_one("#why", TextPane).show_text(text, title=title)
         if run.failure is not None:

@@ -131,6 +131,7 @@ def why_text(
     ascii: bool,
     keymap: Mapping[str, str] = MappingProxyType({}),
     units: Units = DEFAULT_UNITS,
+    news: str = "",
 ) -> Content:
     """The pane beside the log: what failed, what the key of a restart does, details, the next step with a line to copy, the consequences,
     the end of the traceback. A short detail stands before the key: a small screen shows the first lines only."""
@@ -156,7 +157,7 @@ def why_text(
     if failure.fix:
         lines += sentence(failure.fix, width, "$text-accent")
     others = (f"failed too: {rank_words(failure.others, 8)}",) if failure.others else ()
-    followed = failure.followed or others
+    followed = (*(failure.followed or others), *([news] if news else []))
     lines += [""] if followed else []
     for one in followed:
         lines += sentence(one, width, MUTED)

@@ -55,7 +55,7 @@ class Counter(msgspec.Struct, kw_only=True):
         """Greater for the count that is more probably that of the training."""
         if self.kind == "own" or self.losses:
             return self.kind == "own", True, 0, False, self.advances
-        return False, False, self.with_losses, self.kind in ("named", "file"), self.advances
+        return False, False, self.with_losses, self.kind in ("named", "file") and self.advances > 1, self.advances
 
     def take(self, line: Line, epoch: float | None, of_epoch: bool) -> None:
         """Adds a line of this count. `of_epoch`: the count is known to begin again with each epoch."""

@@ -94,7 +94,8 @@ class LineCounts:
         self.counted = P.digits.sub("#", self.title.lower())
 
     def _take_epoch_of(self, field: Field) -> None:
-        if meaning_of(field.name, "", self.names).role == "epoch":
+        is_named = meaning_of(field.name, "", self.names).role == "epoch" and field.unit != "%"
+        if is_named or (field.total is not None and P.epoch_behind.match(self.text, field.end)):
             self._set_epoch(field)
 
     def _set_epoch(self, field: Field) -> None:

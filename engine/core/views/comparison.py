@@ -15,6 +15,7 @@ from engine.core.words import limited
 
 NOTHING = "-"  # shown if a run has no such value
 MAX_NAMES = 4  # changed files that are named in one cell
+MAX_NEWS = 40  # characters of the longest value in the line about what is new
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,19 @@ def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Topic
         ),
     ]
     return tuple(part for part in parts if part.rows)
+
+
+def new_since(before: Side, after: Side) -> str:
+    """The differences from an earlier run in one line: `new since train-x7k2: --bs 64 (was 32)`; empty: there are none."""
+    rows = [row for part in compare((before, after)) if part.title != "results" for row in part.rows]
+    told = []
+    for row in rows:
+        then, now = row.values
+        is_short = max(len(then), len(now)) <= MAX_NEWS and "SHA" not in row.name
+        was = f" (was {then})" if then != NOTHING else ""
+        told.append(row.name.partition(" (")[0] + (f" {now}{was}" if is_short else " (another one)"))
+    more = f" and {len(told) - MAX_NAMES} more" if len(told) > MAX_NAMES else ""
+    return f"new since {before.run}: {', '.join(told[:MAX_NAMES])}{more}" if told else ""
 
 
 def _result(name: str, side: Side) -> str:
