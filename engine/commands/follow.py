@@ -48,11 +48,7 @@ def merged(snapshot: Snapshot, message: Update) -> Snapshot:
 async def snapshots(run: LocalRun) -> AsyncGenerator[tuple[Snapshot, tuple[EventLine, ...]], None]:
     """The run after each change, with the events that are new, until the run has ended.
 
-    Connects again when the supervisor dies.
-
-    Raises:
-        SupervisorLostError: four connections in a row ended without a message.
-    """
+    Connects again when the supervisor dies. Raises SupervisorLostError: four connections in a row ended without a message."""
     snapshot: Snapshot | None = None
     failures = 0
     while True:
@@ -254,8 +250,9 @@ async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
         return answer
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, _ in stream:
-            state = snapshot.run.state
-    return f"{run.run} {'was stopped' if state == 'stopped' else f'has {state}'}"
+            view = snapshot.run
+    saved = f"; {view.saved.words}" if view.saved is not None else ""
+    return f"{run.run} {'was stopped' if view.state == 'stopped' else f'has {view.state}'}{saved}"
 
 
 async def wait_for_end(run: LocalRun, *, seconds: float | None, as_json: bool) -> int:

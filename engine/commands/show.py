@@ -147,7 +147,7 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
                      "step": run.step, "steps": run.steps, "loss": run.loss_odd or run.loss, "loss_ranks": run.loss_ranks, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
                      "aside": run.aside, "derived": run.is_derived,
-                     "failure": failure, "metrics": _metrics(snapshot), "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
+                     "failure": failure, "saved": msgspec.to_builtins(run.saved) if run.saved else None, "metrics": _metrics(snapshot), "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""

@@ -74,6 +74,9 @@ Spares = Dict[int, socket.socket]
 
 MAX_MESSAGE = 1 << 20
 
+ENDING = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that systemd and schedulers send to all processes before they end them. The template outlives them with its ranks."""
+
 PR_SET_CHILD_SUBREAPER = 36
 """Of prctl(2)."""
 
@@ -223,15 +226,8 @@ def tell_sources(wire: socket.socket, paths: list[str]) -> None:
 
 
 def serve_own(wire: socket.socket, library: str, modules: list[str]) -> tuple[Request, list[int]] | None:
-    """Is the template of a run that no template of the user has forked.
-
-    Args:
-        library: the folder on PYTHONPATH.
-        modules: names of modules that the profile imports after torch.
-
-    Returns:
-        As `serve`.
-    """
+    """Is the template of a run that no template of the user has forked. `library`: the folder on PYTHONPATH. `modules`: names of modules
+    that the profile imports after torch. Returns as `serve`."""
     show_role("")
     environment, moved_library = dict(os.environ), os.path.relpath(library)
     imports = Imports(library)
@@ -254,6 +250,8 @@ def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) ->
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    for number in ENDING:
+        signal.signal(number, lambda number, frame: None)
     shown = show_role("")
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(
@@ -285,7 +283,8 @@ def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) ->
             pid = -1 if "spares" in request else start_rank(wire, data, descriptors, spares)
             if own is not None or pid == 0:
                 signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number in (signal.SIGCHLD, *ENDING):
+                    signal.signal(number, signal.SIG_DFL)
                 os.close(wake)
                 os.close(wake_in)
                 wire.close()

@@ -15,6 +15,7 @@ from engine.core.errors import RankdeckError, SupervisorElsewhereError, Supervis
 from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.batch.job import Scheduler
 from engine.core.plan.plan import LaunchPlan
+from engine.core.views.occasions import reason_of
 from engine.core.views.view import RunNote, RunSummary, RunView
 from engine.linux.files import open_regular, read_file, read_part, replace_file
 from engine.runs.paths import RunPaths, runtime_folder
@@ -136,13 +137,7 @@ def host_elsewhere(paths: RunPaths) -> str | None:
 
 def refuse_elsewhere(paths: RunPaths, command: str) -> None:
     """Leaves a run alone whose supervisor is on another host: its processes can't be seen from here, and its lock may not hold here.
-
-    Args:
-        command: of rankdeck, which works there.
-
-    Raises:
-        SupervisorElsewhereError: the supervisor is on another host.
-    """
+    `command`: of rankdeck, which works there. Raises SupervisorElsewhereError: the supervisor is on another host."""
     if host := host_elsewhere(paths):
         raise SupervisorElsewhereError(
             f"the supervisor of {paths.run} is on {host}", hint=f"ssh -t {host} rankdeck {command} {paths.run}"
@@ -164,7 +159,7 @@ def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> 
         steps=run.steps,
         loss=run.loss,
         loss_odd=run.loss_odd,
-        reason=run.failure.headline if run.failure and run.state != "succeeded" else run.doing,
+        reason=reason_of(run),
         reachable=True,
         host=socket.gethostname(),
         metrics=metrics,

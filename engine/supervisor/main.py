@@ -26,7 +26,8 @@ from engine.core.metrics.series import final_values
 from engine.core.run.state import finished
 from engine.core.views.view import RunView
 from engine.linux.files import open_regular
-from engine.node.login import leave_session
+from engine.linux.processes import outlive_signals
+from engine.node.login import in_job, leave_session
 from engine.node.titles import show_title
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
@@ -106,8 +107,9 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             path.unlink(missing_ok=True)
     guard.start_after_death()
     await server.listen()
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    outlive_signals()
+    if not in_job():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runner.terminate)
     async with tasks:
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "reading the output of ranks": ingest.run,

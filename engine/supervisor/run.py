@@ -16,7 +16,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import Kills
-from engine.core.run.state import RunState, Starting
+from engine.core.run.state import RunState, Starting, Stopping
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
@@ -97,6 +97,8 @@ class SupervisedRun:
         self.ended = asyncio.Event()
         self.disk_trouble: OSError | None = None
         """Why a file of the run could not be written; None: all can. It names the path."""
+        self.saves: dict[str, str] = {}
+        """Each node's save for which the stop ladder waits, in words; empty: it has waited."""
         self.no_room: dict[str, str] = {}
         """Nodes where ranks or stores wait for space on the disk before they start, with the folder and the reason."""
 
@@ -178,6 +180,11 @@ class SupervisedRun:
         return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self.no_room.items())
 
     @property
+    def save_words(self) -> str:
+        """The save for which the stop ladder waits, in words; empty: none."""
+        return next(filter(None, self.saves.values()), "") if isinstance(self.state.phase, Stopping) else ""
+
+    @property
     def head(self) -> str:
         """The node that hosts the store."""
         return self.plan.nodes[0].name
@@ -197,13 +204,8 @@ class SupervisedRun:
         self.handle(ev.NodeWarned(at=time.time(), node=node, check=check, text=text, fails=fails))
 
     def take_failed_reading(self, node: str, what: str, error: Exception) -> None:
-        """Reports that something that came from ranks could not be read: the run goes on without it.
-
-        Args:
-            node: where it came from.
-            what: the content, with a verb: `no numbers are read from stdout`.
-            error: what reading it raised.
-        """
+        """Reports that something that came from ranks could not be read: the run goes on without it. `node`: where it came from. `what`:
+        the content, with a verb: `no numbers are read from stdout`. `error`: what reading it raised."""
         note("".join(traceback.format_exception(error)))
         self.warn(node, "output", f"{what}: {first_words(error)}"[:MAX_WARNING])
 
@@ -235,6 +237,7 @@ class SupervisedRun:
         self.gpu_use.clear()
         self.process_use.clear()
         self.health, self.stall = {}, None
+        self.saves.clear()
         self.take_plan(state)
 
     def take_plan(self, state: RunState) -> None:

@@ -43,13 +43,7 @@ OTHER_FILES = 512
 
 
 class Runner:
-    """One run: its journal, its state, and the parts that act for it.
-
-    Args:
-        journal: opened, with the events of earlier supervisors.
-        tasks: for all work of this run.
-        bridge: an open connection to the agent of the first node, or None.
-    """
+    """One run: its journal, its state, and the parts that act for it."""
 
     def __init__(
         self,
@@ -111,15 +105,13 @@ class Runner:
         else:
             self.handle(ev.SupervisorStarted(at=now, pid=os.getpid()))
 
+    def terminate(self) -> None:
+        """Stops the run, because SIGTERM ends this process soon: at the end of a login, a job or the machine. The next supervisor finishes it."""
+        self.handle(ev.StopRequested(at=time.time(), by="SIGTERM to the supervisor"))
+
     def handle(self, event: AnyEvent) -> str | None:
-        """Processes an event.
-
-        Returns:
-            Why the event has no effect, or None if it has.
-
-        Raises:
-            OSError: a user's request can't be written to the journal, and is refused; that of a stop is not.
-        """
+        """Processes an event. Returns why the event has no effect, or None if it has. Raises OSError: a user's request can't be written to
+        the journal, and is refused; that of a stop is not."""
         run = self.run
         if run.ended.is_set():
             return ENDING

@@ -44,14 +44,47 @@ def run(rankdeck, write_script, write_profile) -> str:
     return run
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run, number):
+def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run):
     supervisor = current(rankdeck, run)
     for _ in range(2):
         guard_of(rankdeck, supervisor)
-        os.kill(supervisor, number)
+        kill_hard(supervisor)
         supervisor = next_supervisor(rankdeck, run, supervisor)
     guard_of(rankdeck, supervisor)
+
+
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    with open("ckpt/step_3.pt", "w") as file:
+        while not os.path.exists("go"): file.write("x"); file.flush(); time.sleep(0.05)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("step 3", flush=True)
+print("up", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_sigterm_to_every_process_of_a_run_stops_it_as_stop_does(
+    rankdeck, write_script, write_profile, work, is_killed
+):
+    (work / "ckpt").mkdir()
+    run = rankdeck.launch(write_profile(write_script("saves.py", SAVES)))
+    rankdeck.wait_log(run, 0, b"up")
+    supervisor = current(rankdeck, run)
+    guard_of(rankdeck, supervisor)
+    for role in ("agent", "warden", "bridge", "guard", "template", "supervisor"):
+        for pid in rankdeck.of_role(role):
+            os.kill(pid, signal.SIGTERM)
+    wait_until((work / "ckpt" / "step_3.pt").exists)
+    if is_killed:  # the machine has no patience; the next supervisor only finishes the stop
+        kill_hard(supervisor)
+        next_supervisor(rankdeck, run, supervisor)
+    (work / "go").touch()
+    ended = rankdeck.wait_state(run, "stopped")
+    assert "stopped by SIGTERM to the supervisor; checkpoint of step 3 was saved" in ended["doing"]
 
 
 def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(

@@ -226,6 +226,15 @@ def test_options_of_sbatch_win_over_its_file() -> None:
     assert batch_file(words[1:]) is None
 
 
+@pytest.mark.parametrize(("options", "table", "ladder"), rows("unit/launch_commands", "signals"))
+def test_a_signal_before_the_time_limit_becomes_the_warning_of_a_job(
+    options: str, table: dict[str, Any] | str, ladder: list[Any] | None
+) -> None:
+    found = read(f"#SBATCH {options}\nsrun python train.py\n", file="job.sh")
+    assert found["layout"]["slurm"] == table
+    assert found.get("launch", {}).get("stop_ladder") == ladder
+
+
 def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
     text = "python prepare.py\nsrun python train.py\necho done\n"
     assert read(text, file="job.sh")["recipe"]["script"] == "train.py"

@@ -34,7 +34,7 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
     ],
 )
 def test_what_a_rank_says_after_the_signal(rank: Rank, stream: str, text: str, goes_on: bool) -> None:
-    watch = Saving([rank])
+    watch = Saving([rank], lambda paths: None)
     assert watch.goes_on([rank]) == [], "words from before the signal do not count"
     with open(stream, "a") as file:
         file.write(text)
@@ -54,7 +54,7 @@ def test_what_a_rank_says_after_the_signal(rank: Rank, stream: str, text: str, g
 def test_an_open_file_that_grows(rank: Rank, name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)
-    watch = Saving([rank])
+    watch = Saving([rank], lambda paths: None)
     Path(name).parent.mkdir(exist_ok=True)
     with open(name, "wb", buffering=0) as file:
         file.write(b"x")
@@ -68,17 +68,17 @@ def test_an_open_file_that_grows(rank: Rank, name: str, counts: bool, monkeypatc
 def test_a_file_that_is_open_for_reading_is_no_save(rank: Rank) -> None:
     Path("shard_1.tar").write_bytes(b"x")
     with open("shard_1.tar", "rb"):
-        assert Saving([rank]).goes_on([rank]) == []
+        assert Saving([rank], lambda paths: None).goes_on([rank]) == []
 
 
 def test_a_rank_that_starts_after_the_signal_is_looked_at_too(rank: Rank) -> None:
-    assert Saving([]).goes_on([rank]) == [rank]
+    assert Saving([], lambda paths: None).goes_on([rank]) == [rank]
 
 
 def test_a_program_that_handles_sigterm_has_time_to_begin(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)
-    watch, rank.handles_stop = Saving([rank]), True
+    watch, rank.handles_stop = Saving([rank], lambda paths: None), True
     assert watch.goes_on([rank]) == [rank]
     now += HANDLER_TIME
     assert watch.goes_on([rank]) == []

@@ -56,7 +56,8 @@ class Draft:
     nodes: list[str] = field(default_factory=list)
     """Names of nodes, each with `:8` after it if its number of ranks is known."""
     hostfile: str = ""
-    slurm: int | str | None = None
+    slurm: int | str | dict[str, Any] | None = None
+    ladder: list[list[Any]] = field(default_factory=list)  # `launch.stop_ladder`
     node_count: int | None = None
     ranks: int | None = None  # on each node
     total: int | None = None  # on all nodes
@@ -120,6 +121,7 @@ def profile_data(
             **({"python": found(draft.python)} if draft.python else {}),
             **({"workdir": draft.workdir} if draft.workdir else {}),
             **({"setup": "\n".join(_setup(draft, folder))} if draft.setup else {}),
+            **({"stop_ladder": draft.ladder} if draft.ladder else {}),
             **({"on_failure": "restart", "max_restarts": draft.restarts} if draft.restarts else {}),
         },
         "env": draft.env,

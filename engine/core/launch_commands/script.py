@@ -150,6 +150,8 @@ class _Reader:
         read_words(self.draft, words, self.job)
         if self.draft.slurm is not None and self.draft.node_count is None:
             self.draft.node_count = self.job.nodes
+        if self.draft.slurm == "current" and self.job.warn and self._file:
+            self.draft.slurm = self.job.table()
         return self.draft
 
 

@@ -1,11 +1,42 @@
 """srun, and the options that `#SBATCH` lines and srun have in common. The nodes stay the scheduler's: the profile uses those of the job
-that rankdeck runs in."""
+that rankdeck runs in, unless the file asks for a signal before the time limit."""
+
+import re
+from typing import Any
 
 from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
 """Long options that take a value only after `=`."""
+
+
+_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?(\w+?)(?:@(\d{1,5}))?")
+_KEYS = {
+    "-p": "partition",
+    "--partition": "partition",
+    "-t": "time",
+    "--time": "time",
+    "--gres": "gres",
+    "-A": "account",
+    "--account": "account",
+}
+"""Options of sbatch with a key of their own in `[layout.slurm]`."""
+WARN = 60
+"""Seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say."""
+FIRST = {
+    "USR1": "USR1",
+    "10": "USR1",
+    "USR2": "USR2",
+    "12": "USR2",
+    "HUP": "HUP",
+    "1": "HUP",
+    "QUIT": "QUIT",
+    "3": "QUIT",
+}
+"""The signals of `--signal` that `launch.stop_ladder` must name, by name and number."""
+USUAL = ("TERM", "15", "INT", "2")
+"""Those that ranks get anyway."""
 
 
 class Job:
@@ -16,6 +47,8 @@ class Job:
         self.nodes: int | None = None
         self.tasks: int | None = None
         self.tasks_per_node: int | None = None
+        self.warn = 0
+        self.scheduling: list[Given] = []
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
         """Takes options. `quietly`: those that only a scheduler reads are not worth a note."""
@@ -42,8 +75,30 @@ class Job:
                         name, equals, text = part.partition("=")
                         if equals:
                             draft.set_env(name, text)
+                case "signal":
+                    self._take_signal(draft, value)
+                case "scheduling" if quietly:
+                    self.scheduling.append(one)
                 case means if not quietly or means != "scheduling":
                     draft.leave_out(one.spelled, one.why)
+
+    def _take_signal(self, draft: Draft, value: Word) -> None:
+        """Takes `--signal=[R][B:]SIGNAL@SECONDS`: what ranks get first at a stop, and how long before the time limit."""
+        found = _SIGNAL.fullmatch(value.text)
+        name = found[1].upper() if found else ""
+        if found is None or name not in (*FIRST, *USUAL):
+            draft.leave_out(f"--signal={value.text}", "write what your script handles into launch.stop_ladder")
+            return
+        self.warn = int(found[2] or WARN)
+        if name in FIRST:
+            draft.ladder = [[f"SIG{FIRST[name]}", 30], ["SIGTERM", 10], ["SIGKILL", 5]]
+
+    def table(self) -> dict[str, Any]:
+        """`[layout.slurm]`: rankdeck submits the job, because it must know when the time limit is near."""
+        keys = {_KEYS[one.spelled]: one.value.text for one in self.scheduling if one.spelled in _KEYS}
+        rest = [one for one in self.scheduling if one.spelled not in _KEYS and "requeue" not in one.spelled]
+        options = [word.text for one in rest for word in (one.word._replace(text=one.spelled), *one.values)]
+        return {"nodes": self.nodes or 1, **keys, **({"options": options} if options else {}), "warn": self.warn}
 
     def share(self, draft: Draft) -> None:
         """Puts the tasks into the draft as ranks: for programs that srun starts itself."""

@@ -149,6 +149,7 @@ class Launch(Section, frozen=True, kw_only=True):
     lease: float = 600.0
     stop_ladder: tuple[tuple[str, float], ...] = ((UNDERSTOOD, 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))
     stop_patience: float = 300.0
+    on_torn: Literal["say", "set-aside"] = "say"
 
     @property
     def ladder_words(self) -> str:

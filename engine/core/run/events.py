@@ -232,6 +232,34 @@ class RankLost(ProcessEvent, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or folder from which a training can continue. `at`: when it was written last, seconds since the epoch; `step`: as its name or the
+    script says; `size`: bytes; 0: unknown."""
+
+    name: str
+    at: float
+    step: int | None = None
+    size: int = 0
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoints at the end of an attempt. `told_at`: when its ranks were told to stop, seconds since the epoch; 0: they were not.
+    `newest`: the newest whole one. `torn`: one that was being written; `lack`: what it lacks; `moved`: its new name, if it was set aside."""
+
+    told_at: float = 0.0
+    newest: Checkpoint | None = None
+    torn: Checkpoint | None = None
+    lack: str = ""
+    moved: str = ""
+
+
+class CheckpointsFound(AttemptEvent, frozen=True, kw_only=True):
+    """Checkpoints of this run, after an attempt that did not succeed. `step`: the last that a rank has reported."""
+
+    found: Found
+    step: int | None = None
+
+
 class HoldOverdue(AttemptEvent, frozen=True, kw_only=True):
     """The run has held for `seconds`, which is `launch.hold_for`."""
 
@@ -301,6 +329,7 @@ AnyEvent = (
     | RejoinOverdue
     | RankEnded
     | RankLost
+    | CheckpointsFound
     | HoldOverdue
     | HealthNoticed
     | StopRequested

@@ -30,7 +30,15 @@ from engine.core.run.node_events import (
     shown_event,
     supervisor_started,
 )
-from engine.core.run.rank_events import rank_ended, rank_joined, rank_lost, rank_spawned, rank_waiting, rejoin_overdue
+from engine.core.run.rank_events import (
+    checkpoints_found,
+    rank_ended,
+    rank_joined,
+    rank_lost,
+    rank_spawned,
+    rank_waiting,
+    rejoin_overdue,
+)
 from engine.core.run.requests import hold_overdue, kill_requested, restart_requested, stop_requested
 from engine.core.run.store_events import store_lost, store_missed, store_opened
 
@@ -100,6 +108,8 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return rank_ended(state, event)
         case ev.RankLost():
             return rank_lost(state, event)
+        case ev.CheckpointsFound():
+            return checkpoints_found(state, event)
         case ev.HoldOverdue():
             return hold_overdue(state, event)
         case ev.HealthNoticed():

@@ -112,6 +112,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         waits_in=(),
         free_rejoins=0,
         elastic=False,
+        saved=None,
         news=(),
     )
     return start_attempt(fresh)

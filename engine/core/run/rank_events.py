@@ -87,6 +87,19 @@ def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
             assert_never(never)
 
 
+def checkpoints_found(state: st.RunState, event: ev.CheckpointsFound) -> Step:
+    """Notes what the attempt has left. A checkpoint that was set aside explains the exception at which the attempt ended."""
+    match state.phase:
+        case st.Clearing() if state.saved is None:
+            return replace(state, saved=event, failed_at=None if event.found.moved else state.failed_at), ()
+        case st.Clearing():
+            return ignore(state, "it was known already")
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Closing() | st.Ended():
+            return ignore(state, "the attempt is not over, or another has begun")
+        case _ as never:
+            assert_never(never)
+
+
 def rank_ended(state: st.RunState, event: ev.RankEnded) -> Step:
     """Notes how a rank ended, and decides what follows."""
     phase = state.ranks[event.rank]

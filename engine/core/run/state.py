@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.run.events import FallbackBackend
+from engine.core.run.events import CheckpointsFound, FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
@@ -203,6 +203,7 @@ class RunState(Value, frozen=True, kw_only=True):
     fallback: tuple[FallbackBackend, ...] = ()  # backends to fall back on that were not tried yet
     news: tuple[RankNews, ...] = ()  # news that the ranks of this attempt were told, in order
     notices: int = 0  # lines of the story about the ranks' health
+    saved: CheckpointsFound | None = None  # what this attempt, which is over, has left on the disk; None: unknown
     imports: tuple[tuple[str, float], ...] = ()
     """Modules that rank 0 has imported itself, and their seconds, from its last report."""
 

@@ -25,6 +25,7 @@ from engine.core.run.state import (
     Starting,
     Stopping,
 )
+from engine.core.views.saved import saved_view
 from engine.core.views.view import Activity
 from engine.core.words import rank_words
 
@@ -78,7 +79,8 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
         case Stopping() | Clearing() | Closing():
             return CurrentActivity("clearing", "ending remaining processes")
         case Ended(outcome=outcome):
-            return CurrentActivity("ended", outcome.reason)
+            saved = saved_view(state)
+            return CurrentActivity("ended", "; ".join(filter(None, (outcome.reason, saved.words if saved else ""))))
 
 
 def _nodes_not_up(state: RunState) -> str:
@@ -128,13 +130,15 @@ def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope
         words = f"stop the {alive} that run and {words}"
     if scope != "all" and isinstance(state.phase, Holding):
         words += f" (no rejoin: {why_no_rejoin(state)})"
-    return NextRestart(kind, (), words + _lost_words(progress))
+    return NextRestart(kind, (), words + _lost_words(state, progress))
 
 
-def _lost_words(progress: Sequence[RankProgress]) -> str:
+def _lost_words(state: RunState, progress: Sequence[RankProgress]) -> str:
     """Which steps a new attempt repeats; empty: none was reported."""
     step = max(one.step or 0 for one in progress)
     saved = newest_checkpoint(progress).checkpoint
+    if state.saved is not None and state.saved.found.newest is not None:
+        saved = state.saved.found.newest.step
     if not step:
         return ""
     if saved is None:

@@ -19,8 +19,14 @@ def condition(run: RunSummary | RunView) -> Condition:
     """How a run stands."""
     if isinstance(run, RunSummary):
         return Condition(run.state, run.stalled, run.reason)
-    reason = run.failure.headline if run.failure is not None else run.doing
-    return Condition(run.state, run.stall is not None, reason)
+    return Condition(run.state, run.stall is not None, reason_of(run))
+
+
+def reason_of(run: RunView) -> str:
+    """Why a run is in its state, for people: what failed, and the checkpoints that it has left."""
+    if run.failure is None or run.state == "succeeded":
+        return run.doing
+    return "; ".join(filter(None, (run.failure.headline, run.saved.words if run.saved is not None else "")))
 
 
 def occasion_of(before: Condition, now: Condition) -> Occasion | None:

@@ -6,6 +6,7 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
+from engine.core.views.saved import saved_view
 from engine.core.views.view import EventLine
 from engine.core.words import count, import_words, preload_words, rank_words
 
@@ -82,6 +83,9 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
         case ev.RejoinOverdue():
             because = after.phase.then.reason if isinstance(after.phase, Stopping | Clearing) else ""
             return f"the ranks did not form a new group: {because}; all ranks restart", "error"
+        case ev.CheckpointsFound(found=found):
+            saved = saved_view(after)
+            return saved.words if saved else "", "warning" if found.torn or not found.newest else "notice"
         case ev.HoldOverdue(seconds=seconds):
             return f"nobody has restarted the run for {seconds:g} s (launch.hold_for); it ends", "warning"
         case ev.HealthNoticed(text=text, kind=kind):

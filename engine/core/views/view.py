@@ -10,6 +10,7 @@ import msgspec
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
+from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
@@ -121,8 +122,20 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     is_derived: bool = False  # whether `throughput` is made from steps and time
     restart_ranks: tuple[int, ...] = ()  # ranks that a rejoin would start
     stall: StallView | None = None
+    saved: SavedView | None = None
+    """The checkpoints that the attempt has left, once it was ended; None: nothing is known."""
     hold_ends_at: float | None = None
     """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
+
+
+class SavedView(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoints that an attempt has left, and what is lost. Times are in seconds."""
+
+    words: str
+    found: Found
+    after_signal: float | None  # when the newest was whole, after the ranks were told to stop; None: it was before
+    lost_steps: int | None  # None: not known
+    lost_seconds: float | None  # of training since the newest; None: there is none
 
 
 class StallView(msgspec.Struct, frozen=True, kw_only=True):

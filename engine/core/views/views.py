@@ -35,6 +35,7 @@ from engine.core.run.state import (
     status_words,
 )
 from engine.core.views.activity import current_activity, dead_ranks, newest_checkpoint, next_restart
+from engine.core.views.saved import saved_view
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
 
@@ -220,6 +221,7 @@ def run_view(
         restart_kind=again.kind,
         restart_ranks=again.ranks,
         stall=stall if isinstance(state.phase, Running) else None,
+        saved=saved_view(state),
         hold_ends_at=hold_ends_at(state, plan.launch.hold_for),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.core.checks.findings import Login
+from engine.core.run.events import Found
 from engine.core.wire.agent import Message, Number, Size
 
 
@@ -196,10 +197,20 @@ class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):
 
 
 class RanksSave(Report, frozen=True, kw_only=True, tag="saving"):
-    """Ranks that were told to stop save a checkpoint, and the stop ladder waits for it; empty: no rank does any more."""
+    """Ranks that were told to stop save a checkpoint, and the stop ladder waits for it; empty: no rank does any more. `item`: its name, if
+    it is known; `size`: its bytes so far."""
 
     attempt: Number
     ranks: tuple[Size, ...]
+    item: str = ""
+    size: Size = 0
+
+
+class CheckpointsSeen(Report, frozen=True, kw_only=True, tag="checkpoints"):
+    """The checkpoints that the node of rank 0 has at the end of an attempt."""
+
+    attempt: Number
+    found: Found
 
 
 class NoRoom(Report, frozen=True, kw_only=True, tag="no_room"):
@@ -274,6 +285,7 @@ AnyReport = (
     | TemplateRefused
     | ImportsReported
     | RanksSave
+    | CheckpointsSeen
     | NoRoom
     | RequestFailed
     | BridgeEnded

@@ -21,6 +21,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_disconnect: str
     stop_ladder: tuple[tuple[str, float], ...]
     stop_patience: float
+    on_torn: str = "say"
     heartbeat: float = 0.0
 
 

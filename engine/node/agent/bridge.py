@@ -169,6 +169,9 @@ def wait_until_gone(folder: str) -> bool:
 def boot() -> int:
     """Connects stdin and stdout to the agent of a run. Starts one if there is none. Returns the exit status: 0, EXIT_FAILED or
     EXIT_LINK_LOST."""
+    from engine.linux.processes import become_subreaper, outlive_signals  # few bridges need more of it
+
+    outlive_signals()
     wire_in, wire_out = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.write(wire_out, SYNC)
@@ -176,8 +179,6 @@ def boot() -> int:
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     show_title("bridge", hello["title"])
     if hello.get("in_step"):
-        from engine.linux.processes import become_subreaper  # takes time that a bridge over ssh does not need
-
         become_subreaper()
         if child := os.fork():
             return hold_step(child, wire_out)

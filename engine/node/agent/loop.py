@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from engine.linux.files import replace_file
 from engine.linux.processes import StoppedWatch, kill_group, lives, next_zombie, reap, signal_process, sweep
@@ -16,6 +17,7 @@ from engine.node.agent.files import has_library, is_same_file, size_of, unpack_l
 from engine.node.agent.folders import KEEP_FILE, TITLE_SIGNAL, keep_young, note_title, show_role
 from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.probes import Listener, Probes
+from engine.node.agent.ranks.checkpoints import Checkpoints
 from engine.node.agent.ranks.ending import Ending
 from engine.node.agent.ranks.jobs import Room
 from engine.node.agent.ranks.mpirun import Mpirun
@@ -63,6 +65,7 @@ class Agent:
         self.room = Room(send, self._handle)
         self.store = Store(state, send, self.templates.start, self.room)
         self.ending = Ending(state, send, self.relay.rank_ended, self._drop_waiting)
+        self.checkpoints = Checkpoints(state, self.relay.send_after_output)
         self.spawner = Spawner(state, send, self.templates.start, self.mpirun, self._begin_attempt, self.room)
         self.stacks = Stacks(state, send)
         self.probes = Probes(state, send)
@@ -143,6 +146,7 @@ class Agent:
         self.mpirun.watch()
         self.ending.walk_ladder()
         self.room.look()
+        self.checkpoints.watch()
         self.stacks.collect()
         self.gpu_watch.notice_silence()
         self.usage.look()
@@ -268,7 +272,7 @@ class Agent:
     def _clear_attempt(self, message: Message) -> None:
         """`clear`: ends everything that is left of an attempt."""
         self.state.cleared = max(self.state.cleared, message["attempt"])
-        self._clear(message["attempt"], at_once=message.get("at_once", False))
+        self._clear(message["attempt"], at_once=message.get("at_once", False), looks=True)
 
     def _let_go(self, message: Message) -> None:
         """`let_go`: ends the processes that an attempt without ranks keeps in memory."""
@@ -282,9 +286,9 @@ class Agent:
             replace_file(KEEP_FILE, b"")
         self._leave()
 
-    def _clear(self, attempt: int, *, at_once: bool = False) -> None:
+    def _clear(self, attempt: int, *, at_once: bool = False, looks: bool = False) -> None:
         """Ends everything that is left of an attempt: ranks, child processes outside their groups, the store. `at_once`: reports it before
-        the remaining output of ranks is sent."""
+        the remaining output of ranks is sent. `looks`: first looks for checkpoints."""
         state = self.state
         self.ending.forget_ladder()
         self._drop_waiting()
@@ -301,12 +305,17 @@ class Agent:
             [rank.number, *map(size_of, rank.watched)] for rank in state.ranks.values() if attempt == state.attempt
         ]
         send = self.send if at_once else self.relay.send_after_output
-        send(type="cleared", attempt=attempt, abandoned=left, sizes=sizes, at_once=at_once)
+        report = partial(send, type="cleared", attempt=attempt, abandoned=left, sizes=sizes, at_once=at_once)
+        if looks and not at_once and attempt == state.attempt:
+            self.checkpoints.look(self.ending.told_at, report)
+        else:
+            report()
 
     # processes
 
     def _begin_attempt(self) -> None:
         self.ending.forget_ladder()
+        self.ending.told_at = 0.0
         self.mpirun.drop_proxies()
 
     def _drop_waiting(self) -> None:
@@ -335,4 +344,5 @@ class Agent:
             self.mpirun.reaped(status)
         else:
             self.probes.ended(pid)
+            self.checkpoints.ended(pid)
             self.store.ended(pid, status)

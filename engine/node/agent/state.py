@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 from engine.linux.files import replace_file
 from engine.linux.processes import (
@@ -110,6 +111,10 @@ class NodeState:
         """Pid and start time of the bridge that has connected last."""
         self.relays = False
         """Whether the output of ranks is sent to a supervisor on another machine."""
+        self.places: Message = {}
+        """Where this attempt may keep checkpoints, and when it began: see `checkpoints.find`."""
+        self.written: list[str] = []
+        """Files of checkpoints that ranks had open for writing."""
         self.spawning = False
         """Whether ranks are being started that are not recorded yet."""
         self.dirty = False
@@ -126,6 +131,10 @@ class NodeState:
         """Returns ranks that have not ended."""
         return [rank for rank in self.ranks.values() if rank.status is None]
 
+    def note_written(self, paths: Iterable[str]) -> None:
+        """Remembers files of checkpoints that ranks write, the newest 64."""
+        self.written = [*dict.fromkeys((*self.written, *paths))][-64:]
+
     def mpirun_lives(self) -> bool:
         """Whether mpirun, or its daemon, runs."""
         return self.mpirun is not None and lives(self.mpirun["pid"], self.mpirun["start"])
@@ -140,7 +149,7 @@ class NodeState:
         ]
         data = {
             "boot": boot_id(), "attempt": self.attempt, "cleared": self.cleared, "ranks": ranks, "terms": self.terms,
-            "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
+            "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "places": self.places, "version": PROTOCOL, "marks": self.marks,
             "bridge": self.bridge, "templates": list(self.templates.items()), "user_template": self.user_template,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # full disk: the next round tries again
@@ -158,6 +167,7 @@ class NodeState:
         if data.get("version") != PROTOCOL:
             return
         self.attempt, self.cleared, self.terms = data["attempt"], data["cleared"], data["terms"]
+        self.places = data["places"]
         self.marks = sorted({*self.marks, *data["marks"]})
         for number, pid, start, status, reason, files, ended_at, generation in data["ranks"]:
             if status is None and not is_same_boot:

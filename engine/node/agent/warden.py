@@ -15,6 +15,7 @@ from engine.linux.processes import (
     become_subreaper,
     is_stopped,
     kill_group,
+    outlive_signals,
     process_status,
     reap,
     start_time,
@@ -128,8 +129,9 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
     status = EXIT_FAILED
     try:
         become_subreaper()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGQUIT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        outlive_signals()  # also in place of what was ignored
         show_role("agent")
         note_owners([warden, os.getpid()])  # before its first answer, even if the warden gets no processor
         status = Agent(listener, warden, mark).run(again=again)

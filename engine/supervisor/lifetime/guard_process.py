@@ -13,7 +13,7 @@ import sys
 import time
 
 from engine.linux.locks import is_locked
-from engine.linux.processes import is_stopped
+from engine.linux.processes import is_stopped, outlive_signals
 from engine.node.titles import show_title
 
 PROGRAM = (
@@ -53,12 +53,7 @@ batch system suspends a whole job, this process is stopped too."""
 
 
 def is_newest(whereabouts: str, supervisor: int) -> bool:
-    """Whether no other supervisor has come since this one. False too once the run has ended.
-
-    Args:
-        whereabouts: path of the file that names the newest supervisor.
-        supervisor: its pid.
-    """
+    """Whether no other supervisor has come since this one. False too once the run has ended."""
     import json
 
     try:
@@ -94,8 +89,7 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
         whereabouts: path of the file that names the newest supervisor.
     """
     show_title("guard", os.path.basename(folder))
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
+    outlive_signals()
     began = time.monotonic()
     wait_death(supervisor)
     if time.monotonic() - began > CALM_SECONDS:

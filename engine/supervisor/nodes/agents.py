@@ -115,6 +115,7 @@ class Agents:
                 on_disconnect=run.plan.launch.on_disconnect,
                 stop_ladder=run.plan.launch.stop_ladder,
                 stop_patience=run.plan.stop_patience,
+                on_torn=run.plan.launch.on_torn,
                 heartbeat=0.0 if local else heartbeat,
             ),
         )

@@ -20,7 +20,9 @@ from engine.runs.paths import state_folder
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 _NODE = Path(bundle.__file__).parent
-_PROGRAMS = "titles template user_template internals forked rank_end preload sources limits mpi_proxy gpus".split()
+_PROGRAMS = (
+    "titles template user_template internals forked rank_end preload sources limits mpi_proxy gpus checkpoints".split()
+)
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
 _METADATA = {

@@ -7,17 +7,22 @@ import contextlib
 import time
 from typing import assert_never
 
+import msgspec
+
 from engine.core.checks.node_findings import limit_finding, login_finding, rank_capacity
 from engine.core.errors import RankdeckError
 from engine.core.failures.services import ended_words
 from engine.core.metrics.resources import process_use, read_use, values_of_gpu, values_of_process
+from engine.core.numbers import size_words
 from engine.core.plan.needs import lack_of
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Opening
 from engine.core.terminal_text import visible
+from engine.core.views.activity import newest_checkpoint
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from engine.core.words import rank_words
 from engine.node.limits import cpu_limit, memory_limit, process_limits
 from engine.runs.imports import remember_refusal
 from engine.supervisor.log import note
@@ -30,6 +35,9 @@ from engine.supervisor.nodes.rank_ends import RankEnds
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
+
+FILE_CLOCK = 2.0
+"""Seconds by which the times of files and of a rank's reports about them may differ."""
 
 REPORT_TIME = 0.5
 """Seconds in which the reports of ranks arrive, also from other nodes."""
@@ -123,11 +131,10 @@ class Reports:
                 self._run.warn(node, "template", f"ranks start without the template, which takes longer: {why}")
             case reports.ImportsReported():
                 self._take_imports(node, news)
-            case reports.RanksSave(ranks=ranks):
-                if ranks:
-                    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-                    text = f"the stop waits for {who}, which may save a checkpoint; stop again to end at once"
-                    self._run.warn(node, "saving", text)
+            case reports.RanksSave():
+                self._take_saves(node, news)
+            case reports.CheckpointsSeen():
+                self._take_checkpoints(node, news)
             case reports.NoRoom():
                 self._run.no_room[node] = where = visible(f"{news.path}: {news.reason}")
                 text = f"its disk is full: ranks and stores that start again wait for space, {where}"
@@ -237,6 +244,36 @@ class Reports:
             except (RankdeckError, OSError) as error:
                 note(f"can't keep that {visible(module)} is not preloaded: {error}")
 
+    def _take_saves(self, node: str, news: reports.RanksSave) -> None:
+        """Shows what the stop ladder waits for, and tells it once."""
+        saves = self._run.saves
+        if news.ranks and node not in saves:
+            text = (
+                f"the stop waits for {rank_words(news.ranks)}, which may save a checkpoint; stop again to end at once"
+            )
+            self._run.warn(node, "saving", text)
+        size = f" {size_words(news.size)} so far" if news.size else ""
+        saves[node] = visible(f"saving: {news.item or 'a checkpoint'}{size}") if news.ranks else ""
+        self._run.note_change()
+
+    def _take_checkpoints(self, node: str, news: reports.CheckpointsSeen) -> None:
+        """Reports what the attempt has left. Reports of a rank by `rankdeck.log` count even where no file is seen."""
+        if node != self._run.head or news.attempt != self._run.state.attempt:
+            return
+        self._ingest.catch_up()
+        progress, newest = self._ingest.progress, shown(news.found.newest)
+        said = newest_checkpoint(progress)
+        if newest is not None and newest.at < self._run.state.launched_at - FILE_CLOCK:
+            newest = None
+        if said.checkpoint_at is not None and (newest is None or newest.at < said.checkpoint_at + FILE_CLOCK):
+            if newest is None or newest.step != said.checkpoint:
+                newest = ev.Checkpoint(name="", at=0.0)
+            newest = msgspec.structs.replace(newest, step=said.checkpoint, at=said.checkpoint_at)
+        texts = {"lack": visible(news.found.lack), "moved": visible(news.found.moved)}
+        found = msgspec.structs.replace(news.found, newest=newest, torn=shown(news.found.torn), **texts)
+        step = max((one.step for one in progress if one.step is not None), default=None)
+        self._run.handle(ev.CheckpointsFound(at=time.time(), attempt=news.attempt, found=found, step=step))
+
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
@@ -265,3 +302,8 @@ class Reports:
                 if (gpu := read_use(said)) is not None:
                     self._ingest.take_resources(rank, values_of_gpu(gpu))
                 self._run.take_gpu_use(rank, gpu)
+
+
+def shown(checkpoint: ev.Checkpoint | None) -> ev.Checkpoint | None:
+    """A checkpoint whose name any user of the node may have chosen."""
+    return None if checkpoint is None else msgspec.structs.replace(checkpoint, name=visible(checkpoint.name))

@@ -15,8 +15,8 @@ from engine.node.agent.wire import Message
 REQUEST = "auto"
 """The step of the stop ladder that sends each rank the signal that its program understands."""
 
-SAVING_LOOK = 0.5
-"""Seconds between two looks at what ranks save."""
+FIRST_LOOK, SAVING_LOOK = 1.0, 0.5
+"""Seconds until the first look at what ranks save, and between two looks."""
 
 EXIT_NOTE_TIME = 2.0
 """Seconds to wait for the note about the end of an adopted rank, after its parent has reaped it. The parent writes the note before."""
@@ -29,13 +29,9 @@ UNOWNED_TIME = 0.2
 
 
 class Ending:
-    """Ends ranks and reports their ends.
-
-    Args:
-        send: queues a message for the supervisor.
-        last_words: sends the last that a rank wrote; returns what belongs into the message of its end.
-        on_stop: called before the ladder begins: ranks that wait to be started are not wanted any more.
-    """
+    """Ends ranks and reports their ends. `send`: queues a message for the supervisor. `last_words`: sends the last that a rank wrote;
+    returns what belongs into the message of its end. `on_stop`: called before the ladder begins: ranks that wait to be started are not
+    wanted any more."""
 
     def __init__(
         self,
@@ -52,8 +48,12 @@ class Ending:
         self._saving: Saving | None = None
         """Follows the ranks' saves since the first step; None: the ladder does not wait for them."""
         self._patience_ends = 0.0
-        self._told: list[int] = []
-        """Ranks that save, as the supervisor was told."""
+        self.told_at = 0.0
+        """When the ladder of this attempt began, in seconds since the epoch; 0: it did not."""
+        self._told: Message = {}
+        """The last report about saves."""
+        self._next_look, self._waits = 0.0, False
+        """When saves are looked at next, and whether the ladder waits for one."""
         self._newest = 0
         """The newest generation of ranks that the ladder ends."""
 
@@ -75,7 +75,9 @@ class Ending:
         if self._deadline is not None and not at_once:
             return
         self._steps = [("SIGKILL", 5.0)] if at_once else list(self._state.terms["stop_ladder"])
-        self._deadline, self._saving, self._told = 0.0, None if at_once else Saving(self._state.running()), []
+        self.told_at, self._deadline, self._told = self.told_at or time.time(), 0.0, {}
+        self._saving = None if at_once else Saving(self._state.running(), self._state.note_written)
+        self._next_look, self._waits = time.monotonic() + FIRST_LOOK, False
         self._patience_ends = time.monotonic() + self._state.terms["stop_patience"]
         generations = [rank.generation for rank in self._state.ranks.values()]
         self._newest = max([0, *generations, *self._state.starting.values()])
@@ -100,16 +102,11 @@ class Ending:
             self._deadline = None
             return
         now = time.monotonic()
-        if now < self._deadline:
+        if self._saving is not None and now >= self._next_look:
+            self._next_look = now + SAVING_LOOK
+            self._waits = self._look_at_saves(self._saving, alive, is_over=now >= self._deadline)
+        if now < self._deadline or (self._waits and self._steps and now < self._patience_ends):
             return
-        if self._saving is not None and self._steps and self._deadline > 0 and now < self._patience_ends:
-            saving = [rank.number for rank in self._saving.goes_on(alive)]
-            if saving != self._told:
-                self._told = saving
-                self.send(type="saving", attempt=self._state.attempt, ranks=saving)
-            if saving:
-                self._deadline = now + SAVING_LOOK
-                return
         if not self._steps:
             self._deadline = None
             for rank in alive:
@@ -118,6 +115,7 @@ class Ending:
             return
         name, seconds = self._steps.pop(0)
         self._deadline = now + seconds
+        self._next_look = min(self._next_look, self._deadline)
         children = all_children() if name == REQUEST else {}
         for rank in alive:
             rank.told_to_stop = rank.told_to_stop or not is_exiting(rank.pid)
@@ -126,6 +124,15 @@ class Ending:
             else:
                 rank.signal(getattr(signal, name))
             rank.signal(signal.SIGCONT)
+
+    def _look_at_saves(self, saving: Saving, alive: list[Rank], *, is_over: bool) -> bool:
+        """Tells the supervisor about saves that have changed. Returns whether the ladder waits for one. `is_over`: the time of its step is."""
+        ranks = [rank.number for rank in saving.goes_on(alive)]
+        told = {"ranks": ranks if is_over or saving.item else [], "item": saving.item, "size": saving.size}
+        if told != self._told:
+            self._told = told
+            self.send(type="saving", attempt=self._state.attempt, **told)
+        return bool(ranks)
 
     def ended(self, rank: Rank, status: int) -> None:
         """Tells that a rank has ended."""

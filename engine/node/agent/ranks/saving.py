@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import stat
+from collections.abc import Callable, Iterable
 from time import monotonic
 
 from engine.linux.processes import all_children, below, catches, kill_quietly
@@ -58,14 +59,32 @@ def request_stop(rank: Rank, children: dict[int, list[int]]) -> None:
         program = parents.get(program)
 
 
-class Saving:
-    """Follows the output and the files of ranks after they were told to stop."""
+def open_checkpoints(pids: list[int]) -> dict[str, int]:
+    """Returns the sizes of the files that processes have open for writing and that look like parts of a checkpoint, by their paths."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                link = f"/proc/{pid}/fd/{name}"
+                with contextlib.suppress(OSError):
+                    path = os.readlink(link)
+                    place = "/".join(path.split("/")[-2:])
+                    is_checkpoint = CHECKPOINT.search(place) and not place.endswith(LOGS)
+                    if is_checkpoint and os.lstat(link).st_mode & stat.S_IWUSR:  # data is open for reading only
+                        found[path] = os.stat(link).st_size
+    return found
 
-    def __init__(self, ranks: list[Rank]) -> None:
-        self._begin = monotonic()
+
+class Saving:
+    """Follows the output and the files of ranks after they were told to stop. `note`: called with files of checkpoints that they write."""
+
+    def __init__(self, ranks: list[Rank], note: Callable[[Iterable[str]], None]) -> None:
+        self._begin, self._note = monotonic(), note
+        self.item, self.size = "", 0
+        """The file that is being written, with its folder, and the bytes of all so far; empty: none is known."""
         self._written = {(rank.number, stream): file_size(rank.files[stream]) for rank in ranks for stream in range(3)}
-        self._sizes: dict[tuple[int, int], int] = {}
-        """Of open files that look like parts of a checkpoint, by device and inode."""
+        self._sizes: dict[str, int] = {}
+        """Of open files that look like parts of a checkpoint, by path."""
         self._grew: dict[int, float] = {}
         """When such a file of a rank has grown last."""
 
@@ -84,20 +103,14 @@ class Saving:
         ]
 
     def _has_grown(self, pids: list[int]) -> bool:
-        has_grown = False
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                for name in os.listdir(f"/proc/{pid}/fd"):
-                    path = f"/proc/{pid}/fd/{name}"
-                    with contextlib.suppress(OSError):
-                        place = "/".join(os.readlink(path).split("/")[-2:])
-                        is_checkpoint = CHECKPOINT.search(place) and not place.endswith(LOGS)
-                        if is_checkpoint and os.lstat(path).st_mode & stat.S_IWUSR:  # data is open for reading only
-                            status = os.stat(path)
-                            key = (status.st_dev, status.st_ino)
-                            has_grown = has_grown or status.st_size > self._sizes.get(key, 0)
-                            self._sizes[key] = status.st_size
-        return has_grown
+        found = open_checkpoints(pids)
+        self._note(found)
+        grown = [path for path, size in found.items() if size > self._sizes.get(path, 0)]
+        self._sizes.update(found)
+        if grown:
+            self.item = "/".join(grown[-1].split("/")[-2:])
+            self.size = sum(self._sizes.values())
+        return bool(grown)
 
     def _says_so(self, rank: Rank) -> bool:
         """Whether it is in the phase `save`, or its newest words about a checkpoint are that it saves one."""

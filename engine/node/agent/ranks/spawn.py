@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from engine.linux.processes import start_process, start_time
@@ -24,13 +25,7 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 
 class Spawn:
-    """A rank that is being started.
-
-    Args:
-        message: the request.
-        wanted: its part for this rank.
-        environment: Environment of all ranks of the request.
-    """
+    """A rank that is being started."""
 
     def __init__(
         self,
@@ -88,8 +83,7 @@ class Spawn:
         self._start_job(job, self._message, self._environment, self._env)
 
     def take_place(self, given: dict[str, str], descriptors: list[int]) -> None:
-        """Starts it in the place that a process of mpirun holds. `given`: the environment of that process. `descriptors`: from that process,
-        for the rank."""
+        """Starts it in the place that a process of mpirun holds."""
         environment, env = self._environment, self._env
         env.update({name: value for name, value in given.items() if name.startswith(MPI_GIVES)})
         defaults = self._message["mpirun"]["defaults"].items()
@@ -155,13 +149,8 @@ class Spawn:
 
 
 class Spawner:
-    """Starts the ranks of an attempt, and later ranks that rejoin it.
-
-    Args:
-        mpirun: has places for ranks that use MPI.
-        on_new_attempt: called before the first rank of an attempt.
-        room: where ranks that start again wait for room on the disk.
-    """
+    """Starts the ranks of an attempt, and later ranks that rejoin it. `mpirun`: has places for ranks that use MPI. `on_new_attempt`: called
+    before the first rank of an attempt. `room`: where ranks that start again wait for room on the disk."""
 
     def __init__(
         self,
@@ -186,6 +175,14 @@ class Spawner:
             for rank in state.ranks.values():
                 rank.close()
             state.attempt, state.ranks, state.starting = message["attempt"], {}, {}
+            first = message["ranks"][0]
+            state.places = {
+                "folder": message["cwd"],
+                "checkpoints": first["env"].get("RANKDECK_CHECKPOINTS", ""),
+                "argv": first.get("argv") or message["argv"],
+                "library": message["library"],
+                "begun": time.time(),
+            }
             self._on_new_attempt()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("exits")

@@ -13,11 +13,15 @@ from collections.abc import Callable
 
 from engine.linux.processes import start_process, stat_fields
 from engine.node.agent.ranks.jobs import environment_of
+from engine.node.agent.ranks.saving import open_checkpoints
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
 INTERVAL = 3.0
 """Seconds between two samples."""
+
+MOST_WATCHED = 8
+"""Ranks of this node whose open files are looked at."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,6 +43,7 @@ class Usage:
             return
         self._next = now + INTERVAL
         running = self._state.running()
+        self._state.note_written(open_checkpoints([rank.pid for rank in running[:MOST_WATCHED]]))
         numbers = {rank.number for rank in running}
         self._before = {number: one for number, one in self._before.items() if number in numbers}
         used = [found for rank in running if (found := self._sample(rank)) is not None]
