@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.failures.known import Cause, causes
+from engine.core.failures.services import ended_words
 from engine.core.failures.ssh import (
     EXIT_CUT_OFF,
     EXIT_REFUSED,
@@ -106,6 +107,9 @@ def test_whatever_is_said_makes_two_short_printable_lines(status, parts, python)
         assert text.isprintable()
         assert 0 < len(text) <= MAX_LINE
     assert explain("gpu01", status=status, said="".join(parts).encode(errors="replace"), python=python, setup=True)
+    for text in ended_words("it ended", status, "".join(parts), python):
+        assert text.isprintable()
+        assert len(text) < 2000
 
 
 def test_control_sequences_reach_nobody():

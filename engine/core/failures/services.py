@@ -8,6 +8,7 @@ from engine.core.words import limited
 
 LAST_LINES = 3  # lines of such a process's output that the reason shows
 MAX_LINE = 200  # characters of each
+MAX_PATH = 1000  # characters of a path
 MARKERS = " \t~^"  # a line below a line of a traceback
 
 
@@ -19,7 +20,8 @@ class Ended(NamedTuple):
 
 
 def ended_words(reason: str, status: int | None, output: str, log: str) -> Ended:
-    """Returns how a process ended. `status`: its exit code, or minus the number of a signal; None: unknown. `output`: its end, not trusted."""
+    """Returns how a process ended. `status`: its exit code, or minus the number of a signal; None: unknown. `output`: its end; like `log`, not
+    trusted."""
     said = [line for line in output.splitlines() if line.strip(MARKERS)]
     lines = [limited(visible(line).strip(), MAX_LINE) for line in said[-LAST_LINES:]]
     words = reason if status is None else f"{reason} with {status_words(status)}"
@@ -33,4 +35,4 @@ def ended_words(reason: str, status: int | None, output: str, log: str) -> Ended
         if is_killed
         else "`rankdeck check` tries the Python and the torch of the ranks"
     )
-    return Ended(words, f"{what}; its output is in {log}")
+    return Ended(words, f"{what}; its output is in {limited(visible(log), MAX_PATH)}")
