@@ -3,15 +3,18 @@ the template calls it, and `rankdeck.init_process_group`. Nothing here raises, b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import stat
 import sys
 import threading
+import traceback
 from typing import Any
 
 from rankdeck._collectives import listen
 from rankdeck._imports import report_imports
-from rankdeck._metrics import log
+from rankdeck._metrics import VARIABLE, log
 from rankdeck._torch_compat import joins_threads_with_lock, settle_before
 
 
@@ -35,6 +38,7 @@ def _report_raised() -> None:
 
     @functools.wraps(original)
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> Any:
+        whole = trace
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         place = (
@@ -42,7 +46,14 @@ def _report_raised() -> None:
         )
         threads = [one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
         log(**{"rankdeck.raised": f"{kind.__name__}: {str(error)[:200]}{place}", "threads": ", ".join(threads)[:200]})
-        return original(kind, error, trace)
+        with contextlib.suppress(OSError, KeyError):  # a script may have redirected stderr into a file of its own
+            errors, own = os.environ[VARIABLE].removesuffix(".metrics") + ".err", os.fstat(2)
+            if not (stat.S_ISFIFO(own.st_mode) or os.path.samestat(os.stat(errors), own)):
+                # O_NONBLOCK, because anything may be in the place of the file: a pipe without a reader would block.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                with open(os.open(errors, flags), "a") as file:
+                    traceback.print_exception(kind, error, whole, file=file)
+        return original(kind, error, whole)
 
     sys.excepthook = excepthook
 

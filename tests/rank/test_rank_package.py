@@ -347,3 +347,16 @@ def test_a_rank_without_a_gpu_is_told_what_to_change(
     with pytest.raises(RuntimeError, match="local rank 2 needs GPU 2, but this process sees 2: start fewer ranks"):
         rankdeck.init_process_group("nccl")
     assert joined == []
+
+
+def test_an_exception_is_also_in_the_rank_s_own_file_if_the_script_has_redirected_stderr(tmp_path: Path):
+    (tmp_path / "rank_0.err").touch()
+    code = (
+        "import os; from rankdeck._autoload import _report_raised; _report_raised()\n"
+        f"os.dup2(os.open({str(tmp_path / 'train.log')!r}, os.O_WRONLY | os.O_CREAT), 2)\n"
+        "raise ValueError('bad shard')\n"
+    )
+    python(code, env={"RANKDECK_METRICS": str(tmp_path / "rank_0.metrics")})
+    for name in ("rank_0.err", "train.log"):
+        assert (tmp_path / name).read_text().endswith("ValueError: bad shard\n")
+    assert "ValueError: bad shard" in json.loads((tmp_path / "rank_0.metrics").read_text())["rankdeck.raised"]
