@@ -29,6 +29,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -502,6 +503,31 @@ def look_back(soak: Soak, tally: Tally, faults: Faults, evidence: Path) -> None:
             tally.digests[number].add(digest)
 
 
+def stop_often(soak: Soak, tally: Tally, dice: random.Random, stops: int) -> None:
+    """Stops one run again and again, at any moment, and resumes it. Counts steps that were done twice, and torn checkpoints that are said."""
+    soak.launch()
+    for _ in range(stops):
+        began = time.monotonic()
+        if dice.random() < 0.7:  # else it may stop while it starts
+            wait(partial(soak.are_beyond, soak.furthest()), LIMIT)
+        time.sleep(dice.uniform(0, 2))
+        stopped = soak.deck("stop", soak.run, seconds=LIMIT)
+        restarted = soak.deck("restart", soak.run, seconds=LIMIT)
+        if stopped.returncode or restarted.returncode:
+            tally.wrong += 1
+            tally.say(f"{stopped.stderr} {restarted.stderr}")
+        tally.note("stop", ["stop"], time.monotonic() - began)
+        tally.say(stopped.stdout.strip())
+    wait(partial(soak.are_beyond, soak.furthest()), LIMIT)
+    soak.finish()
+    soak.deck.wait_state(soak.run, "succeeded", seconds=600)
+    tally.repeated += soak.repeated()
+    for rank in range(soak.world):
+        for step, _, digest in soak.steps(rank):
+            tally.digests[step].add(digest)
+    tally.left += [f"{one.command} ({one.pid})" for one in soak.wait_left()]
+
+
 def keep(soak: Soak, evidence: Path) -> None:
     """Copies the files of a run, for whoever looks for the cause."""
     shutil.copytree(soak.deck.folder(soak.run), evidence / soak.run, dirs_exist_ok=True, ignore=_pipes)
@@ -534,6 +560,7 @@ def main() -> None:
     """Prints what was survived, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--stops", type=int, default=0, help="stop and resume one run so often, in place of faults")
     parser.add_argument("--ranks", type=int, default=2, help="on each node")
     parser.add_argument(
         "--nodes", type=int, default=1, help="network namespaces with an sshd each, if not 1; needs root"
@@ -549,7 +576,9 @@ def main() -> None:
         first, second, third = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) for _ in range(3))
         soak = Soak(first, options.backend, options.ranks, stack.enter_context(nodes(options.nodes, third)))
         try:
-            while (left := options.kills - sum(tally.faults.values())) > 0:
+            if options.stops:
+                stop_often(soak, tally, dice, options.stops)
+            while not options.stops and (left := options.kills - sum(tally.faults.values())) > 0:
                 shake(soak, tally, dice, min(left, FAULTS_OF_RUN), options.evidence or second)
         finally:
             with contextlib.suppress(subprocess.TimeoutExpired):

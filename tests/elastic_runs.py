@@ -51,10 +51,15 @@ def wait_for_another(deck: Deck, run: str, rank: int, pid: int) -> int:
     return pids(deck.wait_status(run, lambda status: pids(status)[rank] not in (pid, None)))[rank]
 
 
-def result(deck: Deck, run: str, ranks: int = 4) -> str:
+def result(deck: Deck, run: str, ranks: int = 4, attempt: int = 0) -> str:
     """What every rank said at its end, which is no longer held."""
     Path("hold").unlink(missing_ok=True)
     assert deck("wait", run, seconds=100).returncode == 0, deck("logs", run).stderr
-    said = {line for rank in range(ranks) for line in deck.log(run, rank).decode().splitlines() if "returned" in line}
+    said = {
+        line
+        for rank in range(ranks)
+        for line in deck.log(run, rank, attempt=attempt).decode().splitlines()
+        if "returned" in line
+    }
     assert len(said) == 1, said
     return said.pop()

@@ -65,16 +65,8 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
 
 
 def settings_of(name: str, *, one_machine: bool, permit: Permit) -> BackendSettings:
-    """The combined settings of the backends in a name.
-
-    Args:
-        name: `backend.name` of a profile.
-        one_machine: whether all ranks are on one node.
-        permit: what may start.
-
-    Raises:
-        CheckError: a backend can't run here.
-    """
+    """The combined settings of the backends in a name. `name`: `backend.name` of a profile. `one_machine`: whether all ranks are on one
+    node. `permit`: what may start. Raises CheckError: a backend can't run here."""
     backends = backends_in(name)
     parts = [BACKENDS[backend].settings(one_machine, permit) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]

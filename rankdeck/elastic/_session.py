@@ -32,6 +32,7 @@ from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
+from rankdeck.elastic._stop import Stop
 
 if TYPE_CHECKING:
     from typing import ParamSpec  # novermin: Python 3.10
@@ -126,12 +127,15 @@ class _Session:
             generation=int(os.environ["RANKDECK_GENERATION"]),
         )
         self.handover = Handover(state, self.standing)
+        self.stop = Stop(state, self.standing)
         self.others: set[int] = set()  # inodes of the connections that existed before this generation
         self.listeners: set[int] = set()  # inodes of the listening sockets that existed before this generation
         self.sockets: set[int] | None = None  # inodes of the process group's sockets; None while the group forms
         self.excepthook = sys.excepthook
         if self.standing.generation > 0:
             self.handover.take()
+        else:
+            self.stop.take()
         log(joining=True)  # from here on this rank waits for others, first for the store
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
@@ -180,6 +184,7 @@ class _Session:
                     said = words_of(error)
                     let_go(error)
                 self._leave()
+                self.stop.end_if_asked()
                 step = self.state.step
                 sys.stderr.write(f"rankdeck: rank {self.standing.rank} lost a peer after step {step}: {said}\n")
                 log(step=step, elastic="waiting", generation=self.standing.generation)
@@ -220,6 +225,8 @@ class _Session:
             return True
         if not isinstance(error, RuntimeError) or not may_be_peers_fault(error):
             return False
+        if self.stop.is_asked:
+            return True
         if self.news.await_condition(self._is_lost, USUAL_REPORT_TIME):
             return True
         rank, said = self.standing.rank, words_of(error)

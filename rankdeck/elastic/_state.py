@@ -38,6 +38,8 @@ class State:
     _changes: Changes
     _check: Callable[[], None]
     """Raises PeerLostError unless all work on streams is done, and no rank was lost meanwhile."""
+    _counted: Callable[[], None]
+    """Called when all parts belong to one step: at a count or, in scripts that call `commit`, at a commit."""
     _keeps_two: bool  # whether there are streams, so that the newest copy may be wrong
     _keeps_steps: bool  # whether each counted step is copied
     _commits: int
@@ -50,7 +52,9 @@ class State:
             if name.startswith("_") or hasattr(type(self), name):
                 raise ValueError(f"{name!r} can't be the name of a part of a State")
         own = self.__dict__  # `__setattr__` looks for parts
-        own.update(_parts=parts, _step=operator.index(step), _changes=Changes(parts), _check=_nothing)
+        own.update(
+            _parts=parts, _step=operator.index(step), _changes=Changes(parts), _check=_nothing, _counted=_nothing
+        )
         own.update(_keeps_two=False, _keeps_steps=False, _commits=0, _copies=[], _is_certain=True, _fault="")
 
     @property
@@ -70,6 +74,8 @@ class State:
             )
             if self._keeps_steps and not self._commits:
                 self._keep()
+            if not self._commits:
+                self._counted()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -94,6 +100,7 @@ class State:
         self._check()
         self._commits += 1
         self._keep()
+        self._counted()
 
     # what the ranks exchange
 
@@ -170,4 +177,4 @@ def _copy(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nothing() -> None:
-    """Nothing has to be checked."""
+    """Nothing has to be done."""

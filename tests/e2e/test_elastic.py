@@ -238,6 +238,21 @@ def test_a_commit_is_what_every_rank_goes_back_to(rankdeck, write_script, write_
     assert all(step % 20 == 0 for rank in range(3) for step in entered(rankdeck, run, rank))
 
 
+def test_a_run_that_is_stopped_again_and_again_loses_no_step_and_changes_no_bit(rankdeck, launch):
+    run = launch()
+    for attempt, step in enumerate((15, 45, 75)):
+        rankdeck.wait_status(run, lambda status, attempt=attempt: status["attempt"] == attempt)
+        reached(rankdeck, run, step)
+        assert rankdeck("stop", run).returncode == 0
+        status = rankdeck.status(run)
+        saved, furthest = status["saved"], max(rank["step"] for rank in status["ranks"])
+        assert saved["found"]["newest"]["step"] == furthest
+        assert saved["after_signal"] is not None
+        rankdeck("restart", run)
+    assert result(rankdeck, run, attempt=3) == unbroken(rankdeck, launch)
+    assert [path.name for path in (rankdeck.folder(run) / "checkpoints").iterdir()] == [f"elastic-step-{furthest}.pt"]
+
+
 def test_when_all_ranks_are_dead_all_start_again(rankdeck, launch):
     run = launch()
     before = pids(reached(rankdeck, run, 10))

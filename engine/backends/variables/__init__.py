@@ -61,13 +61,8 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A name that users set, but that does nothing: a row of `gone.tsv`.
-
-    Args:
-        family: whose name it looks like.
-        why: the reason, as the end of a sentence.
-        hint: what to set instead.
-    """
+    """A name that users set, but that does nothing: a row of `gone.tsv`. `family`: whose name it looks like. `why`: the reason, as the end
+    of a sentence. `hint`: what to set instead."""
 
     family: str
     name: str

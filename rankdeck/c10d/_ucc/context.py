@@ -32,16 +32,8 @@ class UccError(RuntimeError):
 
 
 class Context:
-    """A UCC context, in which its processes create teams.
-
-    Args:
-        token: token of the store in which its teams are numbered.
-        members: names of the processes, in order.
-
-    Raises:
-        MissingError: processes are missing.
-        UccError: from UCC.
-    """
+    """A UCC context, in which its processes create teams. `token`: token of the store in which its teams are numbered. `members`: names of
+    the processes, in order. Raises MissingError: processes are missing; UccError: from UCC."""
 
     def __init__(
         self, library: Library, name: str, token: str, members: tuple[str, ...], rank: int, exchange: Exchange

@@ -24,16 +24,8 @@ Looks are counted too, because a busy machine may not let this process run for a
 
 
 class ProcessGroup(_group.ProcessGroup):
-    """A group of ranks that communicate by UCC.
-
-    Args:
-        store: torch's, with the group's prefix.
-        timeout: for the creation, and for operations without their own.
-
-    Raises:
-        RuntimeError: UCC is missing or does not work.
-        torch.distributed.DistBackendError: members are missing.
-    """
+    """A group of ranks that communicate by UCC. `store`: torch's, with the group's prefix. `timeout`: for the creation, and for operations
+    without their own. Raises RuntimeError: UCC is missing or does not work; torch.distributed.DistBackendError: members are missing."""
 
     NAME = "ucc"
 
