@@ -26,6 +26,7 @@ from engine.planning.profiles import find_profile, list_profiles, read_with_entr
 from engine.planning.recipes import names
 from engine.planning.trust import permit_of, trust
 from engine.runs.listing import all_runs
+from engine.runs.paths import runs_folder
 
 
 class _Bash(BashComplete):
@@ -79,8 +80,10 @@ class RunOrFile(RunName):
 
 
 def is_file(word: str) -> bool:
-    """Whether a word means a log rather than a run: it has a slash, or is an existing file."""
-    return word != "-" and ("/" in word or Path(word).is_file())
+    """Whether a word means a log rather than a run: it has a slash, or is an existing file, or a folder with no run of that name."""
+    return word != "-" and (
+        "/" in word or Path(word).is_file() or (Path(word).is_dir() and not (runs_folder() / word).is_dir())
+    )
 
 
 class Age(click.ParamType[float]):

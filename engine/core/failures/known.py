@@ -38,24 +38,8 @@ Confidence = Literal["certain", "likely", "seen"]
 """How sure a verdict is. `certain`: the text says it. `likely`: the most common reason; sentences say "probably". `seen`: only what was
 printed last is known."""
 
-FILES = (
-    *(
-        "nccl",
-        "collectives",
-        "training",
-        "devices",
-        "mpi",
-        "ucx",
-        "native",
-        "usage",
-        "installed",
-        "hub",
-        "files",
-        "program",
-        "ends",
-        "places",
-    ),
-    *("schedulers", "ssh", "slurm", "pbs", "nodes"),
+FILES = tuple(
+    "nccl collectives training devices mpi ucx native usage installed hub files program ends places schedulers ssh slurm pbs nodes".split()
 )
 """The files in `causes/`, in the order in which they are searched: specific ones first."""
 

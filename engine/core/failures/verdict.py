@@ -92,6 +92,10 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         failed, key=lambda one: (secondary[id(one)], _is_messenger(one), not one.claimed, one.rank is None, one.order)
     )
     said = _explain(first)
+    if said.waits:  # a rank that raised an exception of its own is the better cause, even if it was noticed later
+        own = [one for one in sorted(failed, key=lambda one: one.order) if not secondary[id(one)]]
+        first = next((one for one in own[:MAX_EXPLAINED] if _fails_by_itself(_explain(one))), first)
+        said = _explain(first)
     others = [one for one in failed if one is not first]
     if first.rank is None and said.rank is None:  # the launcher may repeat the same exception with the rank
         named = (
@@ -191,6 +195,10 @@ def _reports_only(output: bytes | str) -> bool:
     """Whether the exception that ended a process only reports that another one failed."""
     chain = ending(plain(output)).chain
     return bool(chain) and find(chain[-1].message, "messenger", context=plain(output)) is not None
+
+
+def _fails_by_itself(said: Explanation) -> bool:
+    return bool(said.raised) and not said.waits and not said.raised.startswith("KeyboardInterrupt")
 
 
 def _is_messenger(one: Witness) -> bool:
