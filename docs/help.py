@@ -32,8 +32,7 @@ def page() -> str:
 def helps(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
     """The help of a command and of those below it.
 
-    Args:
-        command: the command.
+    Args: command: the command.
         name: its words.
         parent: of the group that it belongs to.
 

@@ -74,7 +74,7 @@ def which(program: str, path: str | None = None) -> str | None:
 
     Args:
         program: its name.
-        path: folders as in PATH; None: those of the environment.
+        path: folders as in PATH; None: PATH of the environment.
     """
     folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
     return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, folders)))

@@ -68,8 +68,7 @@ def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool
     Ranks lead a session of their own. With torch's variable, every process expects the launcher to host the store, so children of a rank
     that meet at another address than the run's wait for ever. A file, or a store that the script has made, needs no host.
 
-    Args:
-        arguments, named: those of `init_process_group`.
+    Args: arguments, named: arguments of `init_process_group`.
     """
     given = {**dict(zip(_ARGUMENTS, arguments)), **named}
     if given.get("store") is not None or str(given.get("init_method")).startswith("file:"):

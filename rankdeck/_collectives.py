@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEPT = 8
 """Number of newest collectives, and of newest transfers, of a group over one backend in an answer, besides the oldest pending one."""
 
-MAX_TENSORS = 16  # an answer has the sizes of at most so many tensors of an operation
+MAX_TENSORS = 16  # most tensors of an operation whose sizes an answer has
 
 MAX_LINE = 1 << 14
 """Bytes of an answer. Groups that do not fit are left out, first those with nothing pending."""

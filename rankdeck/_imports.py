@@ -57,7 +57,7 @@ class ImportTimes:
 _times: ImportTimes | None = None
 
 _template: tuple[str, list[str]] = ("", [])
-"""The last module that the template had imported when it forked this process, and those of its modules that are not installed."""
+"""The last module that the template had imported when it forked this process, and the template's modules that are not installed."""
 
 
 def note_template() -> None:

@@ -27,7 +27,7 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
 
     Args:
         backend: torch's name of it; None: `$RANKDECK_BACKEND`, else nccl if CUDA is available, else gloo.
-        timeout: of collectives, in seconds; None: `$RANKDECK_TIMEOUT`, else torch's default for the backend.
+        timeout: seconds for a collective; None: `$RANKDECK_TIMEOUT`, else torch's default for the backend.
         **kwargs: passed on to `torch.distributed.init_process_group`.
 
     Raises:

@@ -93,7 +93,7 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
         return False
     log(step=step, checkpoint=step)
     old = [other for number, other in _whole(path.parent) if number <= step][max(keep, 1) :]
-    for other in (*old, *path.parent.glob(f"step-*.pt{_TEMPORARY}")):  # the latter: of a process that was killed
+    for other in (*old, *path.parent.glob(f"step-*.pt{_TEMPORARY}")):  # the temporary file of a process that was killed
         with contextlib.suppress(OSError):
             other.unlink()
     return True
@@ -102,8 +102,7 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
 def load(folder: str | os.PathLike[str], *, map_location: Any = "cpu") -> Saved | None:
     """The newest checkpoint that can be read. If a newer one is damaged, a line on stderr names it.
 
-    Args:
-        folder: that of the checkpoints; or one file that `write` has made, whose step counts as 0.
+    Args: folder: folder of the checkpoints, or one file that `write` has made, whose step counts as 0.
         map_location: as for `torch.load`.
 
     Returns:
@@ -135,7 +134,7 @@ def load_on_all_ranks(folder: str | os.PathLike[str], device: torch.device) -> S
 
     Args:
         folder: read by rank 0 only.
-        device: that of this rank; the process group's messages go through it.
+        device: device of this rank, through which the process group's messages go.
 
     Returns:
         The checkpoint, with its tensors on the CPU; None: rank 0 found none.

@@ -88,7 +88,7 @@ def show_title(about: str) -> None:
 
 
 def publish(store: Any, number: int, news: Any) -> None:
-    """Puts a message into the store, under a key for each rank; ranks read their messages one after the other. `number`: that of the
+    """Puts a message into the store, under a key for each rank; ranks read their messages one after the other. `number`: number of the
     message, counted from 0. `news`: the message, with the number of ranks, and its signature if the attempt has a secret."""
     word, generation, ranks, *signature = news
     text = " ".join([*signature, json.dumps([word, generation])])

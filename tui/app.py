@@ -86,7 +86,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         theme: name of its colours; TEXTUAL_THEME in the environment wins.
         keymap: keys that the user has changed, by id, as Textual names them.
         notify: what happens when a run needs its user.
-        driver_class: what talks to the terminal; left out, Textual chooses.
+        driver_class: what talks to the terminal; None: Textual chooses.
     """
 
     CSS_PATH = "rankdeck.tcss"

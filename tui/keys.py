@@ -102,7 +102,7 @@ FOOTER_FIRST: dict[str, tuple[str, ...]] = {
         "run.search", "run.filter_log", "run.next", "log.errors", "run.why", "run.restart", "run.all", "run.follow", "log.fold", "log.levels",
     ),
 }  # fmt: skip
-"""Keys that the footer shows first while one place has the keyboard; the other keys follow in the order of the table."""
+"""Keys that the footer shows first while a place has the focus; the other keys follow in the order of the table."""
 
 CHANGING = frozenset({
     "launch", "launch_again", "change_run", "change_arguments", "restart", "kill", "stop", "editor", "save", "save_as", "remove", "star",

@@ -25,7 +25,7 @@ AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 class Backend(NamedTuple):
     """One backend, from its module.
 
-    `settings`: of a run, for `one_machine`; raises CheckError if the backend can't run here. `asks_nodes`: whether `check` needs facts about
+    `settings`: returns the settings of a run; raises CheckError if the backend can't run here. `asks_nodes`: whether `check` needs facts about
     nodes: each node is asked before a plan is made. `program`: what the ranks' Python runs on each node before that, for `judge`. `check`
     raises CheckError if a number of ranks can't run on a node. `judge` describes what ranks will use, from the output of `program`; empty:
     unknown; it raises CheckError if they can't run. `check_plan` raises CheckError if a plan can't run.

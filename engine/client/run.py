@@ -108,7 +108,7 @@ class LocalRun:
         await asyncio.to_thread(start_supervisor, self.paths)
 
     async def _connect_to_job(self, submitted: Submitted, *, patient: bool) -> Connection | None:
-        """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: as of
+        """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: see
         `_connect`. Raises SupervisorError: the job waits, or the supervisor does not answer."""
         from engine.client.jobs import look  # not needed for other runs
         from engine.planning.batch import BATCH_SYSTEMS
@@ -158,7 +158,7 @@ class LocalRun:
         self._starts.append(now)
 
     async def subscribe(self, *, patient: bool = True) -> AsyncGenerator[Snapshot | Update, None]:
-        """As in `RunClient`; `patient` as of `_connect`."""
+        """See `RunClient`; `patient`: see `_connect`."""
         state = "queued"
         while state == "queued":  # one job after the other
             async with contextlib.aclosing(self._subscribe_to_job(patient=patient)) as messages:

@@ -153,7 +153,8 @@ SET = click.option(
 
 
 class Given(NamedTuple):
-    """The profile that a command was given. `places`: of its keys, for errors. `entry`: its file, without the overrides, for its permit. `is_path`: the user named its path."""
+    """The profile that a command was given. `places`: lines of the profile's keys, for errors. `entry`: its file, without the overrides,
+    for its permit. `is_path`: the user named its path."""
 
     profile: Profile
     places: Places

@@ -30,7 +30,7 @@ _COMMANDS = {
     "runs": "clean compare diagnose export gc kill logs note prometheus ps restart runs stacks status stop takeover wait",
 }
 MODULES = {name: module for module, names in _COMMANDS.items() for name in names.split()}
-"""The modules of commands, but for those below."""
+"""The modules of commands, except those below."""
 
 READERS = frozenset("clean compare export gc logs metrics profiles ps recipes runs status".split())
 """Commands that start no process. A damaged file of a run must not make them take the memory of a login node."""

@@ -33,7 +33,7 @@ HEAD, TAIL = 1 << 19, 1 << 22
 """Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows most others."""
 
 MIDDLE = 1 << 29
-"""Bytes before the end that are searched for tracebacks, as of a rank that failed while others went on for long."""
+"""Bytes before the end that are searched for tracebacks: a rank may have failed long before the others ended."""
 
 MOST_BLOCKS = 8
 """Blocks between beginning and end that are kept because they have tracebacks."""

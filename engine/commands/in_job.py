@@ -42,7 +42,7 @@ MAX_FRUITLESS = 2
 
 
 def main(folder: str) -> int:
-    """Runs a submitted run to its end, or to that of this job. Returns the exit status: 1 if it has failed."""
+    """Runs a submitted run until the run or this job ends. Returns the exit status: 1 if it has failed."""
     paths, began = RunPaths(Path(folder)), time.monotonic()
     try:
         submitted = _take_job(paths, _scheduler_of(read_plan(paths)))

@@ -74,7 +74,7 @@ def _shown(value: Any) -> Any:
 
 
 def _why(line: Line, progress: RankProgress) -> str:
-    """Why a number of a line is not that of the run; empty: it is, or there is none."""
+    """Why a number of a line differs from the run's number; empty: they agree, or the line has none."""
     of, loss = line.format.loss_of, line.values.get("loss")
     if line.format.doubt:
         return f"{line.format.doubt}: not read"

@@ -54,7 +54,7 @@ def _cells(text: str) -> int:
     """How many cells of a terminal a text takes: Chinese characters take two, combining accents none."""
     if text.isascii():
         return len(text)
-    from wcwidth import wcswidth  # importing it takes 40 ms, which most tables can do without
+    from wcwidth import wcswidth  # importing it takes 40 ms, and most tables do not need it
 
     return wcswidth(text)
 

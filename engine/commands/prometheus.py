@@ -139,7 +139,7 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def server_bind(self) -> None:  # that of the base class asks for the name of the host, which may take long
+    def server_bind(self) -> None:  # the method of the base class asks for the name of the host, which may take long
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", 0
         self.setup_environ()

@@ -31,7 +31,7 @@ from engine.core.errors import UsageError
 from engine.installed import COMMAND
 
 HOST = "127.0.0.1"
-"""Not `localhost`: that may be ::1 too, where another user can listen on the same port."""
+"""`localhost` may also mean ::1, where another user can listen on the same port."""
 
 PATIENCE = 5.0
 """Seconds in which an app must end after its browser has gone."""

@@ -38,7 +38,7 @@ SIZE = 32
 """Bytes of a nonce, and of a proof by SHA-256."""
 
 FAILED = 255
-"""Exit status where no command was started, as that of ssh and pbs_tmrsh."""
+"""Exit status if no command was started, as with ssh and pbs_tmrsh."""
 
 
 def proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
@@ -58,7 +58,8 @@ def receive(link: socket.socket) -> bytes:
 
 
 def accepts(link: socket.socket, key: bytes, found: queue.SimpleQueue[socket.socket]) -> None:
-    """Puts a connection whose other end has the key into `found`, and proves the same to that end. Closes all others.
+    """Checks that the other end of a connection has the key, proves to it that this end has the key, and puts the connection into `found`.
+    Closes all others.
 
     In this order: the command on the node may end before this process goes on.
     """

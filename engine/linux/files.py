@@ -64,7 +64,7 @@ def replace_file(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(data)
         os.replace(partial, path)
-    except OSError as error:  # that of a write names no file
+    except OSError as error:  # the error of a write names no file
         with contextlib.suppress(OSError):
             os.unlink(partial)  # on a full disk it takes room
         raise OSError(error.errno, error.strerror, str(path)) from None

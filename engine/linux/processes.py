@@ -213,8 +213,8 @@ class StoppedWatch:
         self._counts: dict[int, int] = {}
 
     def look(self, pids: set[int]) -> list[int]:
-        """Looks at processes, about once a second. Returns those that it has ended. `pids`: of processes whose numbers can't belong to
-        another one yet."""
+        """Looks at processes, about once a second. Returns those that it has ended. `pids`: numbers of processes that are not reaped, so
+        that no other process has them."""
         counts = {pid: self._counts.get(pid, 0) + 1 for pid in pids if is_stopped(pid)}
         over = [pid for pid, count in counts.items() if count >= STOPPED_LIMIT]
         for pid in over:

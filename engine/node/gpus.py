@@ -1,8 +1,8 @@
 """Utilisation and memory of the GPUs of a node's ranks: `python -I -S gpus.py LOCAL_RANK… SOCKET`, in the environment of the ranks.
 
 The agent starts it with a socket that preserves messages. It sends samples of NVIDIA's management library (NVML) as JSON: for each
-local rank `[utilisation, used, total]` in percent and bytes, null if unknown. A call into a broken driver may never return, or end the
-process, so this is a process of its own. It exits if there is no NVML, and with its agent. Standard library only; Python 3.8 and later.
+local rank `[utilisation, used, total]` in percent and bytes, null if unknown. A call into a broken driver may never return, or may end the
+process. So this is a separate process. It exits if there is no NVML, and with its agent. Standard library only; Python 3.8 and later.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def shares(
     Args:
         bind: `core`, `numa` or `socket`.
         count: ranks of this node.
-        environment: of ranks that compute on GPUs, which names the GPUs that they see; None: they compute on CPUs.
+        environment: variables of ranks that compute on GPUs, which name the GPUs that they see; None: they compute on CPUs.
         allowed: CPUs to distribute; empty: those that this process may use.
         root: folder that contains `sys`, `proc` and `dev`.
 

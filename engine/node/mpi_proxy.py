@@ -1,5 +1,5 @@
 """The program that mpirun starts: instead of a rank `python -I -S mpi_proxy.py FOLDER ATTEMPT`, and instead of an `ssh` to another node
-`… mpi_proxy.py FOLDER ATTEMPT HOST COMMAND…`. FOLDER is that of the agent on this node.
+`… mpi_proxy.py FOLDER ATTEMPT HOST COMMAND…`. FOLDER is the agent's folder on this node.
 
 Instead of a rank, it sends the agent what mpirun has given it (its environment, and the descriptors of MPICH's connection), and the agent
 starts the rank like any other. Instead of an `ssh`, it lets the agent on that node run the command. It stays until the agent releases it:

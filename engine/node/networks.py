@@ -70,8 +70,7 @@ def try_addresses(
     Args:
         port: where it listens.
         token: its expected answer, because on another network an address may belong to another machine.
-        seconds: for all of them.
-        grace: seconds for other addresses after the first has answered; None: no limit of their own.
+        seconds: time for all of them. grace: seconds for other addresses after the first has answered; None: no such limit.
 
     Returns:
         By address, in the order given: the own address of a connection; and for failed addresses, the reason.

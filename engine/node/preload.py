@@ -55,7 +55,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 class Imports(NamedTuple):
     """The result of the imports.
 
-    `seconds`: of each module that is kept; `refused`: modules and why they are not kept; `is_spoilt`: a refused module has left
+    `seconds`: import time of each module that is kept; `refused`: modules and why they are not kept; `is_spoilt`: a refused module has left
     something in this process; `changes`: environment variables that imports have set, or removed (None).
     """
 

@@ -244,7 +244,8 @@ def tell_packages(wire: socket.socket) -> None:
 
 
 def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) -> tuple[Request, list[int]] | None:
-    """Forks a process for each request. `environment`: of each process, but for what its request changes. Returns in a forked process its
+    """Forks a process for each request. `environment`: variables of each process, unless its request changes them. Returns in a forked
+    process its
     request and descriptors; in the template None, when the agent and all children have gone."""
     become_subreaper()
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

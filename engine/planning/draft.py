@@ -41,7 +41,7 @@ class Draft:
         self._python = training_python(profile, self._workdir, permit)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
-        """Facts by node name: of this machine, and of the nodes that were asked."""
+        """Facts by node name, about this machine and the nodes that were asked."""
         for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
             if node.transport == "local":
                 if node.name not in LOCAL_NAMES:

@@ -89,7 +89,7 @@ def _text(file: str) -> str:
             )
         with path.open("rb") as opened:
             data = opened.read(MAX_SIZE + 1)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name where there is no such user
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no user of the name in ~name
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckError(
             f"the hostfile {file} can't be read: {reason}", hint="set layout.hostfile to a file that you can read"

@@ -36,8 +36,9 @@ recipe.name = "allreduce"
 
 
 def folders() -> list[tuple[str, Path]]:
-    """Folders of profiles, nearest first, each with its name for users: that of the working directory, those of the settings, the user's own, the
-    shipped one. A folder of the settings in which other users can put profiles is `shared`. Raises ProfileError: the settings can't be read."""
+    """Folders of profiles, nearest first, each with its name for users: the folder of the working directory, folders of the settings, the
+    user's own, the shipped one. A folder of the settings in which other users can put profiles is `shared`. Raises ProfileError: the
+    settings can't be read."""
     here, (_, own), shipped = profile_folders()
     # Path.expanduser raises where a user is unknown.
     chosen = [Path(os.path.expanduser(folder)) for folder in read_settings()[0].profiles]
@@ -90,7 +91,7 @@ def _source(path: Path, source: str = "") -> str:
 
 @lru_cache(maxsize=512)
 def _entry(path: Path, source: str, stamp: tuple[int, ...]) -> ProfileEntry:
-    """An entry of the list. `stamp`: other than before once the file has changed, so that it is read again only then."""
+    """An entry of the list. `stamp`: differs once the file has changed, so that the file is read again only then."""
     profile, problem, line = None, None, None
     try:
         profile = read_profile(path)

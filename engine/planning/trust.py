@@ -41,7 +41,7 @@ LARGEST = 1 << 26
 
 
 def permit_of(entry: ProfileEntry | None) -> Permit:
-    """The permit of a profile; None: of one that the user types. Reads files."""
+    """The permit of a profile; None: the user types the profile. Reads files."""
     if entry is not None and entry.profile is None:
         return CLOSED
     if entry is not None and _digest(entry) in _remembered():
@@ -72,9 +72,7 @@ def trust(entry: ProfileEntry) -> Permit:
 def admit(permit: Permit, plan: LaunchPlan, *, code: bool) -> None:
     """Raises NotTrustedError unless everything may run that a probe or a warm start of a plan runs.
 
-    Args:
-        permit: that of the profile.
-        plan: its plan.
+    Args: permit: permit of the profile. plan: its plan.
         code: modules are looked up as ranks do it, in the folder of the script too.
     """
     words = [plan.node_python, *_words(plan.launch, plan.layout, plan.env), *plan.preload]

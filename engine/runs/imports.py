@@ -26,7 +26,7 @@ MOST_KEPT = 256
 
 
 class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
-    """`imports/KEY.json`: of one script with one Python.
+    """`imports/KEY.json`: the imports of one script with one Python.
 
     `modules`: those that rank 0 of the last run used when its process group was made; `seconds`: import times of some of them in a
     rank; `refused`: why some of them can't be preloaded.
@@ -76,9 +76,7 @@ def slow_imports(plan: LaunchPlan, known: ScriptImports) -> tuple[tuple[str, flo
 def remember_modules(plan: LaunchPlan, modules: tuple[str, ...], seconds: dict[str, float]) -> None:
     """Keeps the modules that the script of a plan uses.
 
-    Args:
-        modules: that it uses.
-        seconds: Seconds of the imports that rank 0 made itself.
+    Args: modules: names of the modules that it uses. seconds: seconds of the imports that rank 0 made itself.
 
     Raises:
         OSError, RankdeckError: it can't be written.

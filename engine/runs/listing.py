@@ -35,7 +35,7 @@ def all_runs() -> list[RunPaths]:
 
 
 def _names() -> list[str]:
-    """The folders in that of runs, without standbys."""
+    """The folders of runs, without standbys."""
     try:
         with os.scandir(runs_folder()) as entries:
             return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]

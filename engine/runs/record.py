@@ -109,7 +109,7 @@ def socket_of(paths: RunPaths) -> str:
 def runtime_files(paths: RunPaths, *, of_agent: bool = True) -> set[Path]:
     """The sockets of a run and of its agent on this machine. They may not exist.
 
-    They are in the runtime folder of this login, or in that of the login of its last supervisor. `of_agent`: whether the agent's are among them.
+    They are in the runtime folder of this login, or of the login of its last supervisor. `of_agent`: whether the agent's are among them.
     """
     names, where = {f"{paths.mark}.sock"}, read_whereabouts(paths)
     folders = set()

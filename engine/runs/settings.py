@@ -53,7 +53,7 @@ def read_settings() -> tuple[Settings, Places]:
 
 
 def keep_settings(values: Mapping[tuple[str, ...], object]) -> Path:
-    """`change_settings` to values that do not depend on those of before."""
+    """Like `change_settings`, for values that do not depend on the current ones."""
     return change_settings(lambda _: values)
 
 

@@ -20,7 +20,7 @@ PREFIX = "template-"
 
 
 class TemplateNote(msgspec.Struct, frozen=True, kw_only=True):
-    """`note.json` of a template. `start`: of its process, in clock ticks since boot, because another process may get its pid."""
+    """`note.json` of a template. `start`: start time of its process, in clock ticks since boot, because another process may get its pid."""
 
     pid: int
     start: int

@@ -110,7 +110,7 @@ class SupervisedRun:
         return bool(self._changed_ranks)
 
     def note_change(self, *ranks: int) -> None:
-        """Notes that the views of ranks are out of date; without any, that of the run."""
+        """Notes that the views of ranks are out of date; without ranks, the view of the run."""
         self._changed_ranks.update(ranks or (0,))  # a snapshot of any rank has the run too
 
     def take_changes(self) -> list[int]:

@@ -111,7 +111,7 @@ class Runner:
 
     def handle(self, event: AnyEvent) -> str | None:
         """Processes an event. Returns why the event has no effect, or None if it has. Raises OSError: a user's request can't be written to
-        the journal, and is refused; that of a stop is not."""
+        the journal, and is refused. A stop is never refused."""
         run = self.run
         if run.ended.is_set():
             return ENDING

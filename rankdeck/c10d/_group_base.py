@@ -85,7 +85,7 @@ class GroupBase(dist.ProcessGroup):
 
     @property
     def options(self) -> Any:
-        """Backend and timeout, as of torch's own groups."""
+        """Backend and timeout, as torch's own groups have them."""
         return torch_options.Backend.Options(self.NAME, timedelta(seconds=self._operations.timeout))
 
     def _get_sequence_number_for_group(self) -> int:

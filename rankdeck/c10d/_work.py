@@ -220,7 +220,7 @@ def _complete_later(begun_at: int, complete: Callable[[], object]) -> None:
 
 
 def settle_callbacks(seconds: float) -> None:
-    """Waits until the futures of all ended collectives are completed, for at most so many seconds. Does nothing in a callback."""
+    """Waits at most `seconds` until the futures of all ended collectives are completed. Does nothing in a callback."""
     for queue in _queues if not callback_depth() else ():
         is_settled = threading.Event()
         queue.put(is_settled.set)

@@ -1,8 +1,8 @@
 """Watches when the parts of a state change, so that a rank knows whether its state is that of its last counted step.
 
 A step may be interrupted at each of its collectives. The state must then be as it was when `state.step` was counted, because the step is
-repeated. A rank whose state is another takes that of a rank whose state is right; if there is none, the ranks name the part that is at
-fault, and do not go on with a wrong state. Nothing is copied for that but the buffers of modules.
+repeated. A rank with a wrong state takes the state of a rank that has the right one. If there is none, the ranks name the part that is at
+fault, and do not go on. Nothing is copied for that but the buffers of modules.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Changes:
         self._updated = name
 
     def _before_forward(self, module: Any) -> None:
-        """Copies buffers. DDP has just given those of rank 0 to all ranks, unless it is told not to."""
+        """Copies buffers. DDP has just given the buffers of rank 0 to all ranks, unless it is told not to."""
         import torch
 
         is_compiling = getattr(torch.compiler, "is_compiling", None)
@@ -157,7 +157,7 @@ class Changes:
     # what a rank knows when a peer is lost
 
     def go_back(self) -> None:
-        """Gives buffers, and settings of optimizers, their values from before the interrupted step."""
+        """Restores the values that buffers and settings of optimizers had before the interrupted step."""
         import torch
 
         with torch.no_grad():
@@ -240,7 +240,7 @@ class Changes:
 
 
 class _Hook:
-    """A hook that copies and pickles of its module or optimizer do without."""
+    """A hook that copies and pickles of its module or optimizer leave out."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function

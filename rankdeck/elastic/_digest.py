@@ -118,7 +118,7 @@ def fingerprint(value: Any, depth: int = 4) -> int:
         return versions(list(value.parameters()))
     if isinstance(value, (bool, int, float, complex, str, bytes)) or value is None:
         return hash(value)
-    if depth == 0 or callable(value):  # methods are made anew whenever they are asked for
+    if depth == 0 or callable(value):  # each access makes a new method
         return hash(getattr(value, "__qualname__", type(value).__qualname__))
     if isinstance(value, Mapping):
         return hash(

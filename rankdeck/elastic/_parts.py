@@ -68,7 +68,7 @@ def restore(current: Any, value: Any) -> Any:
         return current
     else:
         return value
-    if hasattr(current, "__dict__"):  # as of OrderedDict, of which modules' state has `_metadata`
+    if hasattr(current, "__dict__"):  # for example OrderedDict, which as the state of a module has `_metadata`
         vars(current).update(vars(value))
     return current
 
@@ -94,7 +94,7 @@ def shares_elements(tensor: Any) -> bool:
 
 
 def _buffers(part: Any) -> Iterator[tuple[str, Any]]:
-    """The buffers of a module that are not in its state (`persistent=False`). DDP gives those of rank 0 to all ranks."""
+    """The buffers of a module that are not in its state (`persistent=False`). DDP gives the buffers of rank 0 to all ranks."""
     for prefix, module in part.named_modules():
         for name in buffers_outside_state(module):
             yield f"{prefix}.{name}" if prefix else name, buffers_of(module)[name]
@@ -111,7 +111,7 @@ def _make_buffers_writable(part: Any) -> None:
 
 
 def _keep_dtypes(optimizer: Any, value: Any) -> None:
-    """Gives an optimizer's state the dtypes that it had: `load_state_dict` casts it to those of the parameters (NAdam with bfloat16)."""
+    """Restores the dtypes of an optimizer's state: `load_state_dict` casts it to the dtypes of the parameters (NAdam with bfloat16)."""
     import torch
 
     for number, own in optimizer.state_dict()["state"].items():  # its inner dicts are the optimizer's own

@@ -249,7 +249,7 @@ class _Session:
         board = Board(store, generation, self.standing.attempt)
         for name in ("complete", "result"):
             board.put(name, _LOST)
-        board.put_first("over", _LOST)  # ranks that know that all have finished go on
+        board.put_first("over", _LOST)  # a rank goes on if it knows that all have finished
         if self.standing.inside:
             if "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()

@@ -47,7 +47,7 @@ def arrival(state: State, standing: Standing) -> Arrival:
 
 
 def find_source(arrivals: list[Arrival]) -> Arrival:
-    """Returns the rank whose state all ranks take: of those with a right state the one that has trained the most. Ranks in new processes
+    """Returns the rank whose state all ranks take: the rank that has trained most, among ranks with a right state. Ranks in new processes
     count only if there are no others. Of equal ranks it is the first, because DDP takes buffers from rank 0. Raises StateError: no
     trained rank has a right state, or ranks with the same step have different ones."""
     trained = [one for one in arrivals if not one.fresh]

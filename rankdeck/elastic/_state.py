@@ -162,7 +162,7 @@ class State:
 
 @contextlib.contextmanager
 def _blaming(what: str) -> Iterator[list[str]]:
-    """Raises StateError for any error of a part: of its `state_dict`, of pickle. The block appends the name of each part before it."""
+    """Raises StateError for any error of a part's `state_dict`, or of pickle. The block appends the name of each part before it."""
     names: list[str] = []
     try:
         yield names

@@ -1,6 +1,6 @@
 """Devices whose work runs on a stream: a collective returns before it has succeeded. If the group is aborted meanwhile, the collective
 ends without an exception, and what follows on the stream uses an unfinished sum. So a step of such a device is right only if the device
-was done with it while no rank was lost."""
+finished it before any rank was lost."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Collective(NamedTuple):
     make: Callable[[int, torch.dtype, torch.device], Case]
     """From bytes, the type of the elements, and where they are. At least one element for each rank."""
     bus_factor: Callable[[int], float]
-    """By what the algorithm's bandwidth is multiplied, for so many ranks, to be that of the links between them
+    """Factor from the algorithm's bandwidth to the bandwidth of the links between this number of ranks
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; sendrecv: `SendRecvGetBw` there)."""
     least: int = 1  # ranks that it needs
 
@@ -76,7 +76,7 @@ Contents = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 def _case(given: torch.Tensor, gets: torch.Tensor, put: Contents, due: Contents, call: Callable[[], object], *, parts: tuple[int, int] = (1, 1)) -> Case:  # fmt: skip
-    """A collective on what a rank gives and what it gets, which may be one buffer, with so many parts. Parts are compared one by one, for
+    """A collective on an input and an output, which may be one buffer, with this number of parts. Parts are compared one by one, for
     which less memory is needed."""
 
     def fill() -> None:

@@ -71,7 +71,7 @@ class Parameters:
 
 
 def two_devices() -> tuple[torch.device, torch.device, str]:
-    """This rank's pair of devices, and what they are."""
+    """This rank's pair of devices, and their description."""
     own = rankdeck.device()
     local, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if own.type == "cuda" and torch.cuda.device_count() >= 2 * ranks:
@@ -93,7 +93,7 @@ class TwoParts(nn.Module):
         self.two = nn.Sequential(*layers[cut:], nn.Linear(p.width, ARMS)).to(second)
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
-        """Points (batch, 2) on the first device to logits (batch, ARMS) on the second."""
+        """Computes logits (batch, ARMS) on the second device from points (batch, 2) on the first."""
         logits: torch.Tensor = self.two(self.one(points).to(self.second))
         return logits
 

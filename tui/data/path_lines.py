@@ -19,7 +19,7 @@ _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv",
 
 
 def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None:
-    """The first path by name that begins with `text`; that of a folder ends with `/`. None: there is none, or nothing has been typed. May
+    """The first path by name that begins with `text`. The path of a folder ends with `/`. None: there is none, or nothing has been typed. May
     wait for a file system. `ending`: the names of files end with it; None: only folders."""
     if not text or text.endswith("/") or (ending == "" and "/" not in text):  # `python3` is no path
         return None

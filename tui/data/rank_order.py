@@ -79,7 +79,7 @@ def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
 
 
 class Arrangement(Generic[Row]):
-    """Rows of all ranks, and those of them that are shown, in order. `every`: in order of rank. `order`: how they are sorted. `query`:
+    """Rows of all ranks, and which of them are shown, in order. `every`: in order of rank. `order`: how they are sorted. `query`:
     see `matches`."""
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ class EditForm:
         await self.build()
 
     async def read_script(self, values: Mapping[str, str]) -> bool:
-        """Reads the arguments that the user's script in the form declares. Returns whether that is other than before."""
+        """Reads the arguments that the user's script in the form declares. Returns whether this has changed."""
         place = script_in(values)
         found = () if place is None else await off_loop(self._screen.engine.arguments, *place)
         known, self.recipes = self.recipes, own_script(self.recipes, found)

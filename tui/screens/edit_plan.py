@@ -49,7 +49,7 @@ class EditPlan:
             self.make()
 
     def make(self) -> None:
-        """Makes the plan anew, after a pause in typing."""
+        """Makes a new plan after a pause in typing."""
         self._screen.begin(self._make, "plan", exclusive=True)
 
     async def _make(self) -> None:

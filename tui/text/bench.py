@@ -47,7 +47,7 @@ def _row(result: Result) -> str:
 
 
 def value_of(result: Result, measure: Measure) -> float | None:
-    """The value that is drawn for a result: microseconds, or 10^9 bytes per second; None where there is nothing to draw."""
+    """The value that is drawn for a result: microseconds, or 10^9 bytes per second; None if there is nothing to draw."""
     values = {"latency": result.median_us, "busbw": result.busbw, "algbw": result.algbw}
     return values[measure] if result.bytes else None
 

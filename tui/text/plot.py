@@ -101,7 +101,7 @@ def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tup
 
 
 def _spread(values: Sequence[float], curve: int) -> Sequence[float]:
-    """A few of the points of a curve, at other places than those of other curves. `curve`: its number."""
+    """Some points of a curve, at other places than the points of other curves. `curve`: its number."""
     step = max(1, len(values) // SIGNED)
     return values[min(len(values) - 1, step * (1 + 2 * curve % 7) // 8) :: step]
 

@@ -16,7 +16,7 @@ Scale = tuple[float, float]  # values of the lowest and the highest block
 WINDOWS: tuple[tuple[str, float | None], ...] = (("whole run", None), ("10 min", 600.0), ("1 min", 60.0))
 """Ranges of a curve: words, and seconds before now."""
 
-OUTSTANDING = 3.0  # a cell has a spike if its values are so many times as far apart as in most cells
+OUTSTANDING = 3.0  # a cell has a spike if its values are 3 times as far apart as in most cells
 
 
 class _Part(NamedTuple):

@@ -10,7 +10,7 @@ from tui.text.plot import Picture, Request, Ticks, draw_curves
 from tui.widgets.chart import SMALLEST, SWATCH, Chart, lines_of
 from tui.widgets.text_pane import TextPane
 
-BOTH = TABLE + 36  # cells from which on the curves have room beside the table
+BOTH = TABLE + 36  # least width in cells at which the curves have room beside the table
 GAP = 2  # cells between them
 
 
@@ -61,7 +61,7 @@ class BenchPane(TextPane):
         self._chart = BenchChart(ascii=ascii, slow=slow)
         self._results: list[Result] = []
         self._measure: Measure | None = None
-        """The measure that is drawn; None: the table alone, where there is no room for both."""
+        """The measure that is drawn; None: only the table, because there is no room for both."""
 
     def on_mount(self) -> None:
         self.mount(self._chart)
@@ -76,7 +76,7 @@ class BenchPane(TextPane):
         self._arrange()
 
     def next_curves(self) -> None:
-        """The next measure; after the last, the table, where it has no place of its own."""
+        """The next measure. After the last one comes the table, unless it is shown already."""
         cycle: list[Measure | None] = [*MEASURES] if self._has_room else [None, *MEASURES]
         place = cycle.index(self._shown) + 1
         self._measure = cycle[place % len(cycle)]

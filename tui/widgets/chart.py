@@ -19,7 +19,7 @@ from tui.text.cells import plain_line
 from tui.text.plot import AXIS, Picture, Request, picture
 
 EVERY = 0.5  # seconds from one drawing to the next
-SLOW_EVERY = 2.0  # the same for a line with little bandwidth: a drawing is some kilobytes
+SLOW_EVERY = 2.0  # for a line with little bandwidth, because a drawing is some kilobytes
 
 SHARE = 0.05  # largest part of a core that drawing uses: hundreds of ranks are therefore drawn less often
 

@@ -24,7 +24,7 @@ MIN_NODE = 8  # cells of a node's name, with and without room for it
 
 
 class Columns(NamedTuple):
-    """Widths in cells: of a node's name, and of each check with the gap before it."""
+    """Widths in cells of a node's name, and of each check with the gap before it."""
 
     node: int
     checks: tuple[int, ...]

@@ -50,7 +50,7 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
 
         Args:
             keys: ids of all entries.
-            lines: returns the lines of the first entries, so many or more.
+            lines: returns at least the first lines of this number.
         """
         self._ids, self._made = keys, lines
         self._make_lines()
@@ -91,7 +91,7 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
             await self.run_action(self.OPEN)
 
     def choose(self, key: str | None, otherwise: int = 0) -> None:
-        """Puts the cursor on an id, or on an index where there is no such id."""
+        """Puts the cursor on an id, or on an index if there is no such id."""
         if key in self._ids[self._most :]:
             self._most = self._ids.index(key) + PAGE
             self._make_lines()

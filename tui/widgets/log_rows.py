@@ -54,7 +54,7 @@ def styles_of(view: ScrollView) -> Styles:
         current_match=parts["current-match"],
         empty=parts["empty"],
         levels={level: parts[level] for level in LEVELS},
-        # Only its background: the colour of its text, where a theme sets none, is that of its background (Textual 8.2.8).
+        # Only its background. If a theme sets no colour for its text, the text has the colour of its background (Textual 8.2.8).
         selection=Style(bgcolor=view.screen.get_component_rich_style("screen--selection").bgcolor),
     )
 
@@ -148,7 +148,7 @@ class LogRows:
         return prefix(self.log, line, ascii=self._ascii), *segments_line(line.data, colour=self.has_colour)
 
     def first_match(self, text: str) -> tuple[int, int]:
-        """Where the first match of a line is; its beginning where there is none."""
+        """Where the first match of a line is; the line's beginning if it has none."""
         return next(iter(self._finder.places(text)), (0, 0))
 
     def plain(self, begin: int, end: int) -> str:

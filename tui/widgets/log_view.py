@@ -30,7 +30,7 @@ from tui.widgets.text_pane import fitted_title
 SIDEWAYS = 8  # cells that one key press moves sideways
 
 LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
-"""Levels from which on lines are shown; a key sets them in turn."""
+"""Lowest levels of the lines that are shown; a key sets one after the other."""
 
 
 class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
@@ -168,7 +168,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        # A view that grows is clamped to its end by Textual: that is no reader scrolling up.
+        # Textual moves a view that grows to its end. This does not mean that the user scrolls up.
         if self.shown.follows and round(new_value) >= self.max_scroll_y:
             self.shown.stay()
         else:

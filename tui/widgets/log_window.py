@@ -7,7 +7,7 @@ from textual.strip import Strip
 from tui.widgets.log_rows import LogRows
 
 Position = tuple[int, int]
-"""Index of the first line in view, and how many of its rows are above the window, where lines are wrapped."""
+"""Index of the first line in view. If lines are wrapped, also how many rows of this line are above the window."""
 
 
 class LogWindow:
@@ -43,7 +43,7 @@ class LogWindow:
         return top, max(0, found - self.height)
 
     def moved(self, rows: int) -> Position:
-        """The position so many rows further down."""
+        """The position that is `rows` further down."""
         top, skip = self.top, self.skip + rows
         if not self._rows.wraps:
             return top + skip, 0

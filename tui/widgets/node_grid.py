@@ -55,7 +55,7 @@ class NodeGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def cursor_rank(self) -> int | None:
-        """The rank under the cursor; None where there is none."""
+        """The rank under the cursor; None if there is none."""
         node, index = self._cursor
         return self._members[node].ranks[index] if node < len(self._members) else None
 

@@ -87,7 +87,7 @@ class RunCharts(Container, can_focus=True):
         self._draw()
 
     def show_panels(self, count: int) -> None:
-        """Shows so many charts at once, the first of those that were shown among them; fewer where there are fewer metrics."""
+        """Shows this number of charts at once, or one for each metric if there are fewer. The first chart that was shown stays."""
         first = self._page * self._count
         self._count, self._page = count, first // count
         new = [self._new_chart() for _ in range(len(self._charts), count)]

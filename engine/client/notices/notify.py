@@ -152,7 +152,7 @@ async def _run(
     Args:
         what: its name in messages.
         command: program and arguments.
-        given: to its stdin. With it, its output is read; without, it goes nowhere: its children may keep it open.
+        given: bytes for its stdin. With them, the output is read; without them, it is dropped, because children may keep the pipe open.
         environment: in addition to that of this process.
 
     Returns:

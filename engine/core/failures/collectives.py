@@ -1,8 +1,8 @@
 """Compares the process groups of all ranks: which rank waits for which.
 
 The records come from torch's flight recorder, or have its layout: ranks of an active run send them, and torch writes files after a timeout
-of nccl. All ranks of a group number its collectives alike for each backend. So a rank whose newest number is smaller than that of the
-oldest pending collective has not called that collective.
+of nccl. All ranks of a group number its collectives alike for each backend. So a rank has not called the oldest pending collective if its
+own newest number is smaller.
 """
 
 from collections import Counter

@@ -114,7 +114,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
 
 
 def level(line: str) -> Level:
-    """The level of a line: of glog, of Python's logging, of a record in JSON; empty: it has none."""
+    """The level of a line of glog, of Python's logging or of a record in JSON; empty: it has none."""
     if "NCCL WARN" in line:
         return "error"
     if found := _GLOG.match(line):

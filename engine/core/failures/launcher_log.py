@@ -165,7 +165,7 @@ def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) ->
 
 
 def _raises(after: str) -> bool:
-    """Whether the process raised an exception of its own after a report about the end of one: that was a process which it had started."""
+    """Whether the process raised an exception after it had reported that a process ended. That process was then its child."""
     chains = all_chains(after, fatal=True)
     return bool(chains) and find(chains[-1][-1].message, "messenger") is None
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from engine.core.patterns import late
 
-MAX_ROUNDS = 4  # most tags one before the other, as of journald, a time, a node and a rank
-MOST_BEHIND = 160  # characters behind a tag that show that it is one
+MAX_ROUNDS = 4  # most tags in a row, for example one of journald, a time, a node and a rank
+MOST_BEHIND = 160  # characters that follow a tag
 MOST_SAMPLED = 2000  # lines that decide which tags a text has
 
 _TAGS = late(

@@ -79,7 +79,7 @@ _NOISE = late(
     r"|(?:stty|tput|mesg|tset|setterm|bind|biff|dircolors): |.*no job control in this shell|.*terminal process group"
     r"|.*setlocale: |.*[Ww]arning: |debug\d: |[Cc]ontrol ?[Ss]ocket |mux_client|usage: |Try `|srun: error: [^:]+: task \d+: |srun: (?:Force )?[Tt]erminat|srun: Check |.*X11 |Disconnected from "
 )
-"""Lines without an explanation: of login files that expect a terminal, and ssh's debug output."""
+"""Lines that explain nothing: complaints of login files that expect a terminal, and ssh's debug output."""
 
 _ON_THE_WAY = late(r"^Connection (?:closed|reset) by UNKNOWN port", re.MULTILINE)
 _EXIT_OF_SHELL = 128

@@ -23,7 +23,7 @@ _ELASTIC_WAITS = {
 }
 """The activity of a main thread in these functions of `rankdeck.elastic`."""
 
-MOST_PIDS = 8  # most numbers of processes in a line
+MOST_PIDS = 8  # most processes that a line names
 
 
 class Frame(msgspec.Struct, frozen=True):

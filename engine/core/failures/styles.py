@@ -56,7 +56,7 @@ def unwrapped(lines: Sequence[str]) -> list[str]:
 
 
 def _records(line: str) -> list[str]:
-    """The lines in one line: of a record in JSON or logfmt whose text has escaped ends of lines."""
+    """The lines in a record in JSON or logfmt, whose text has escaped line feeds."""
     if line.startswith("> File "):  # loguru marks the frame that caught the exception
         return ["  " + line[2:]]
     if '"' not in line:

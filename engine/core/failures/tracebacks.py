@@ -19,7 +19,7 @@ _CUT = "  …"
 
 _HEADER = late(r"Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\))?[ \t]*$")
 _INNER_HEADER = late(r"^(?:\s*\||.*\bOriginal Traceback)")
-"""A traceback inside a message: of a member of an exception group, or of a DataLoader worker."""
+"""A traceback inside a message, from a member of an exception group or from a DataLoader worker."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -84,7 +84,7 @@ def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
 
 
 def all_chains(text: str, *, fatal: bool) -> list[list[Traceback]]:
-    """Every traceback, each with those that it is chained to; the arguments are those of `last_chain`."""
+    """Every traceback, each with the tracebacks that it is chained to. For the arguments, see `last_chain`."""
     lines = text.split("\n")
     heads = [
         at

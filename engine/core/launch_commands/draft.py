@@ -100,7 +100,7 @@ def profile_data(
 
     Args:
         nodes: where it runs, instead of what the command says; None: as the command says.
-        folder: from which its relative paths count.
+        folder: start of its relative paths.
         is_whole: False notes what the command lacks, for a form in which the user adds it.
 
     Raises:

@@ -1,5 +1,5 @@
-"""srun, and the options that `#SBATCH` lines and srun have in common. The nodes stay the scheduler's: the profile uses those of the job
-that rankdeck runs in, unless the file asks for a signal before the time limit."""
+"""srun, and the options that `#SBATCH` lines and srun have in common. The scheduler chooses the nodes: the profile uses the nodes of
+the job in which rankdeck runs, unless the file asks for a signal before the time limit."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which of the counts that a rank prints is that of its training, and how its steps go on over epochs.
+"""Finds the count of the training among the counts that a rank prints, and continues its steps over epochs.
 
 A rank prints several counts: the steps of its training, validation, files that are loaded. The training's own carries the loss on its lines;
 if none does, it is the one that advances with the losses, and if no loss is printed, the one that advances most. A count that begins again
@@ -16,8 +16,8 @@ MAX_COUNTERS = 32
 LAST_BARS = 2  # steps that a program without a terminal prints of its rich bars, at their end
 
 _MORE = 1.5
-"""A second count with losses takes over when it has advanced so many times as often: a warm-up before the training gives way,
-the evaluation after it does not take over."""
+"""A second count with losses takes over when it has advanced 1.5 times as often. So a warm-up before the training gives way, and the
+evaluation after it does not take over."""
 
 _NEAR_END = 0.9
 """A count that falls back after this part of its total begins a new epoch, even if its last steps were not printed."""
@@ -52,7 +52,7 @@ class Counter(msgspec.Struct, kw_only=True):
         return self.offset + self.count
 
     def grade(self) -> tuple[bool, bool, int, bool, int]:
-        """Greater for the count that is more probably that of the training."""
+        """The count with the greatest grade is probably the training's."""
         if self.kind == "own" or self.losses:
             return self.kind == "own", True, 0, False, self.advances
         return False, False, self.with_losses, self.kind in ("named", "file") and self.advances > 1, self.advances
@@ -96,7 +96,7 @@ class Counter(msgspec.Struct, kw_only=True):
         return False
 
     def _begins_again(self, count: int, epoch: float | None, of_epoch: bool) -> bool:
-        """Whether the count is that of another epoch. If it falls back otherwise, steps are done again."""
+        """Whether the count belongs to another epoch. If it falls back otherwise, steps are done again."""
         is_other = epoch is not None and self.epoch is not None and int(epoch) != int(self.epoch)
         if of_epoch and is_other:
             return True
@@ -107,7 +107,7 @@ class Counter(msgspec.Struct, kw_only=True):
 
 
 def name_of(line: Line) -> str:
-    """Which count a line is of. Counts without a name are told apart by their total, unless it is that of an epoch."""
+    """Which count a line is of. Counts without a name are told apart by their total, unless the total is of one epoch."""
     counter = line.format.counter
     if counter.endswith(":") and not line.format.of_epoch and line.format.kind != "own":
         return f"{counter}{line.steps}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from engine.core.metrics.patterns import P
 
 MAX_NUMBERS = 200  # numbers of a line that are read; a longer line is data, not a report
-MAX_TEXT = 4096  # characters of a line that are read: of a longer one the beginning and the end
+MAX_TEXT = 4096  # characters of a line that are read; if it is longer, its beginning and its end
 _REACH = 64  # characters before a number that are searched for its name
 
 NUMBER = P.number.pattern

@@ -21,9 +21,9 @@ Mark = Literal["stalled", "slow", "nan"]
 Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored", "raised", "stays"]
 
 FEW_STEPS = 3
-"""Steps from which a rank's usual interval is known. Ranks are compared after so many looks with new steps."""
+"""Steps after which a rank's usual interval is known, and looks with new steps after which ranks are compared."""
 
-FEW_SIGNS = 10  # the same for a script without steps: output comes less regularly
+FEW_SIGNS = 10  # the same for a script without steps, whose output comes less regularly
 SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 
 PAUSE_SHARE = 1.5

@@ -71,7 +71,7 @@ def thin(text: bytes, places: Places) -> bytes:
 
 
 def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
-    """The places of those of the lines (without line feeds) of one format that are needed; None: all are. See `thin`."""
+    """The places of the needed lines among lines of one format, without line feeds; None: all are needed. See `thin`."""
     wanted = {0, len(lines) - 1}
     table = _Columns(text, lines[0], len(lines))
     metrics = [

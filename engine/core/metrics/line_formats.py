@@ -70,7 +70,7 @@ class Values(NamedTuple):
 
 
 class Recipe(msgspec.Struct, frozen=True, gc=False):
-    """How the lines of a shape are read. `main`: those of the values that are in `MAIN`."""
+    """How the lines of a shape are read. `main`: the values that are in `MAIN`."""
 
     format: Format
     step: Source | None
@@ -89,7 +89,7 @@ class Heading(NamedTuple):
 
 
 Known = Recipe | Table | Heading | str | None
-"""How lines of a shape are read. None: they say nothing; a text: they are read anew each time."""
+"""How lines of a shape are read. None: they say nothing; a text: they are read field by field each time."""
 
 
 def shapes_of(text: bytes) -> bytes:
@@ -281,8 +281,8 @@ def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
 
 
 def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
-    """A line of a known shape. `brief`: leaves out metrics other than the main ones. Raises ValueError: its numbers are written in
-    another way than those of the line that the recipe was made from. Raises LookupError: it has fewer numbers."""
+    """A line of a known shape. `brief`: leaves out metrics other than the main ones. Raises ValueError: its numbers are not written as in
+    the line from which the recipe was made. Raises LookupError: it has fewer numbers."""
     words = line.translate(_TO_WORDS).split()
     step, steps, epoch, epochs = recipe.step, recipe.steps, recipe.epoch, recipe.epochs
     return Line(

@@ -85,7 +85,7 @@ class _Metrics:
         pace, texts = self.values.get("it/s"), self.line.numbers.texts
         parts = [field.number for field in self.line.fields if P.parts_of_step.search(field.name)]
         if pace is not None and pace.inverted and any(float(texts[at]) > float(texts[pace.place]) for at in parts):
-            del self.values["it/s"]  # `iter_time` of ESPnet is that of loading data
+            del self.values["it/s"]  # `iter_time` of ESPnet is the time of loading data
 
     def _is_total(self, name: str) -> bool:
         """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""
@@ -160,7 +160,7 @@ class _Metrics:
         return "." in text or "e" in text or not text[-1:].isdigit()
 
     def _is_pace(self, field: Field) -> bool:
-        """Whether `time` is that of a step, and not of the whole run."""
+        """Whether `time` is the time of a step, and not of the whole run."""
         if self.line.step is None or self.held_out or P.of_many.search(field.name):
             return False
         is_averaged = P.averaged.match(self.line.text, field.end) is not None

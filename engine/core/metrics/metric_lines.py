@@ -23,7 +23,7 @@ LEAST_NEW = 2
 """The same, after some chunks in a row that had more. Each such chunk halves the number."""
 
 MANY = 64
-"""Lines of one chunk from which on metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
+"""Lines of one chunk. If it has more, metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
 
 _BRACKET = 120  # bytes of the longest last bracket of a bar
 

@@ -23,7 +23,7 @@ from engine.core.metrics.series import Point, point
 
 _UNITS = {"throughput": "", "it/s/device": "it", "it/s": "it", "samples/s/device": "samples", "tokens/s/device": "tok",
           "samples/s": "samples", "tokens/s": "tok"}  # fmt: skip
-"""Units of throughput, by the key of a metric. From the most general to the most specific, and of one GPU before those of all."""
+"""Units of throughput, by the key of a metric. General units stand before specific ones, and units of one GPU before units of all."""
 
 _PRECEDENCE = {key: place for place, key in enumerate(_UNITS)}
 
@@ -148,7 +148,7 @@ def _set_steps(progress: RankProgress, counter: Counter) -> None:
 
 
 def _note_loss(progress: RankProgress, but: str = "") -> None:
-    """A loss was printed: counts that moved before it are probably those of the training."""
+    """Notes that a loss was printed: counts that moved before it probably belong to the training."""
     for name, counter in progress.counters.items():
         if counter.has_moved and name != but:
             counter.with_losses += 1
@@ -196,7 +196,7 @@ def _take_values(
 
 
 def _is_loss(progress: RankProgress, name: str, value: float) -> bool:
-    """Whether a printed loss is that of the rank. The loss of the run wins over one of several, and of several the first one that was
+    """Whether a printed loss is the rank's loss. The loss of the run wins over one of several, and of several the first one that was
     printed stays. A rank that does not own the loss of a pipeline prints a placeholder from its first step on. `name`: which of several
     it is; empty: the loss of the run."""
     if progress.loss_of is not None and name not in ("", progress.loss_of):

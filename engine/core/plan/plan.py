@@ -120,7 +120,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that are worth adding to `preload`, and the seconds that their imports took in a rank."""
     warnings: tuple[EnvWarning, ...] = ()  # warnings about variables. They do not change the launch.
     outer_python: str = ""
-    """The Python of agents, if that of ranks is inside `launch.wrap`; empty: they share one."""
+    """The Python of agents, if ranks have another one inside `launch.wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.
@@ -172,7 +172,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_python(self) -> str:
-        """The Python of a node that needs no torch: of agents."""
+        """The Python of agents, which needs no torch."""
         return self.outer_python or self.python
 
 
@@ -258,7 +258,7 @@ def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
 
 
 def with_nodes(plan: LaunchPlan, names: Sequence[str]) -> LaunchPlan:
-    """The plan with nodes that spare ones have replaced. `names`: of all nodes, in the plan's order."""
+    """The plan with nodes that spare ones have replaced. `names`: names of all nodes, in the plan's order."""
     if tuple(names) == tuple(node.name for node in plan.nodes):
         return plan
     nodes = tuple(replace(node, name=name) for node, name in zip(plan.nodes, names, strict=True))

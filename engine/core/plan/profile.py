@@ -66,8 +66,8 @@ class SlurmJob(Section, frozen=True, kw_only=True):
 
 
 class PbsJob(Section, frozen=True, kw_only=True):
-    """`[layout.pbs]`: a job of PBS that rankdeck submits. `ncpus` and `ngpus`: of each node; None: a CPU for each rank. `warn` and
-    `on_limit`: as of `SlurmJob`."""
+    """`[layout.pbs]`: a job of PBS that rankdeck submits. `ncpus` and `ngpus`: CPUs and GPUs of each node; None: a CPU for each rank.
+    `warn` and `on_limit`: see `SlurmJob`."""
 
     nodes: int = 1
     ranks_per_node: int | None = None

@@ -8,7 +8,7 @@ from engine.core.plan.layout import Place
 from engine.core.plan.plan import LaunchPlan
 
 TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables with the path of torch's flight recorder: of torch 2.8 and newer, and of older versions."""
+"""Variables with the path of torch's flight recorder. torch 2.8 and newer read the first, older versions the second."""
 
 LAUNCHER_NAMES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),

@@ -48,7 +48,7 @@ def settings_of(profile: Profile) -> Settings:
 
 
 def launched_settings(profile: Profile, plan: LaunchPlan) -> Settings:
-    """The settings of a run. Folder, script and Python are those of its plan: profiles may write one path in several ways."""
+    """The settings of a run. Folder, script and Python come from its plan, because profiles may write one path in several ways."""
     found = {**settings_of(profile), "launch.workdir": plan.workdir}
     if "recipe.script" in found:
         found["recipe.script"] = plan.program.target

@@ -10,7 +10,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class OpenNode(Action, frozen=True, kw_only=True):
-    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp. `patience`: seconds from now
+    """Connect to the node's agent, or start one if there is none. Answer: NodeConnected or NodeGivenUp. `patience`: seconds from now
     after which the node is given up. None: at the first failure if its agent never answered, else 30 s after the lease of its ranks
     (`RECONNECT_MARGIN`). If the node is already being connected, only the patience changes."""
 

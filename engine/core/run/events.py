@@ -126,7 +126,7 @@ class NodeWarned(NodeEvent, frozen=True, kw_only=True):
 
 
 class ModulesImported(NodeEvent, frozen=True, kw_only=True):
-    """The template of a node has imported these modules, each in so many seconds, and forks ranks. `earlier`: they were imported before
+    """The template of a node has imported these modules, with the seconds of each, and forks ranks. `earlier`: they were imported before
     the launch, by a standby, so that nothing waited for them."""
 
     modules: tuple[tuple[str, float], ...]
@@ -134,7 +134,7 @@ class ModulesImported(NodeEvent, frozen=True, kw_only=True):
 
 
 class ScriptImported(AttemptEvent, frozen=True, kw_only=True):
-    """Rank 0 has imported these modules itself, each in so many seconds, before its process group was made. `preload`: value of
+    """Rank 0 has imported these modules itself before its process group was made, with the seconds of each. `preload`: value of
     `launch.preload` with which the next launch shares them; empty: nothing would be gained."""
 
     modules: tuple[tuple[str, float], ...]
@@ -163,8 +163,8 @@ class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
 
 
 class StoreLost(AttemptEvent, frozen=True, kw_only=True):
-    """The store of an attempt ended, or could not be opened. `reason`: why, with the last line of the store's output. `status`: of its
-    process; None: unknown. `advice`: the next step."""
+    """The store of an attempt ended, or could not be opened. `reason`: why, with the last line of the store's output. `status`: exit status
+    of its process; None: unknown. `advice`: the next step."""
 
     reason: str
     status: int | None = None

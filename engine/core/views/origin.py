@@ -6,7 +6,7 @@ from engine.core.patterns import late
 from engine.core.plan.secrets import shown_environment
 
 MAX_DIFF = 1 << 20  # bytes of a stored patch
-MAX_FILES = 500  # changed or new files that are named
+MAX_FILES = 500  # most names of changed or new files
 
 SESSION = late(
     r"^(?:SSH_|XDG_SESSION_|XDG_RUNTIME_DIR$|TMUX|STY$|WINDOW|DBUS_|DISPLAY$|WAYLAND_|TERM|COLORTERM$|LS_COLORS$|LESS|SHLVL$|_$"

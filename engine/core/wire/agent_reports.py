@@ -138,7 +138,8 @@ class StoreReported(Report, frozen=True, kw_only=True, tag="store"):
 
 
 class StoreLossReported(Report, frozen=True, kw_only=True, tag="store_lost"):
-    """The store of an attempt has ended, or can't be started. `status`: of its process, if known; `output`: the end of what it wrote."""
+    """The store of an attempt has ended, or can't be started. `status`: exit status of its process, if known; `output`: the end of what it
+    wrote."""
 
     attempt: Number
     reason: str

@@ -115,8 +115,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own. `unset`: variables
-    of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores. `begins`: where its output goes
-    on in each of its files, after that of a process on another node; empty: at the beginning."""
+    of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores. `begins`: bytes that each of its
+    files has already, from a process on another node; empty: none."""
 
     rank: int
     generation: int

@@ -43,7 +43,7 @@ CHECK_INTERVAL = 1.0
 """Seconds between two checks for stopped processes, and whether others can find this agent."""
 
 KEEP_YOUNG_INTERVAL = 3600.0
-"""Seconds between two times at which files of a run in a temporary folder are marked as used."""
+"""Seconds after which files of a run in a temporary folder are marked as used again."""
 
 SWEEP_TIME = 5.0
 """Seconds for killed processes to disappear."""

@@ -106,7 +106,7 @@ class NodeState:
         self.templates: dict[int, int] = {}
         """Templates of this run and their start times: parents of ranks, which reap them and write down how they end."""
         self.user_template = (0, 0)
-        """Pid and start time of the process that has forked the newest of them, and does the same for ranks of one that was killed."""
+        """Pid and start time of the process that has forked the newest template. If that template is killed, this process reaps its ranks."""
         self.bridge = (0, 0)
         """Pid and start time of the bridge that has connected last."""
         self.relays = False

@@ -65,7 +65,8 @@ def partitions() -> list[Partition]:
 
 
 def job(number: str) -> QueuedJob | None:
-    """A job; None: squeue does not know it. The errors are those of `Queue.jobs`; one of silence says what was known of the job."""
+    """A job; None: squeue does not know it. Raises the errors of `Queue.jobs`. If Slurm is silent, the error says what was known of the
+    job."""
     try:
         return QUEUE.jobs().get(number)
     except SilentSlurmError:

@@ -32,7 +32,7 @@ MAX_ENTRIES = 20_000
 """Entries of folders that one search looks at: the working directory may hold a data set."""
 
 CLOCK = 60.0
-"""Seconds by which the clock of a node may be behind that of the supervisor."""
+"""Seconds by which a node's clock may be behind the supervisor's clock."""
 
 _NAME = re.compile(r"(?:.*\.)?tfevents\.(\d{1,12})\.(?:.*?\.(\d{1,10})\.\d+(?:\.v2)?|[^/]*)\Z", re.DOTALL)
 """`events.out.tfevents.1764062046.node1.4711.0`: the time, the host, the process. Some writers leave the process out."""

@@ -1,7 +1,7 @@
 """Reads what transformers' Trainer keeps of a training: `log_history` in the `trainer_state.json` of each checkpoint.
 
-The newest checkpoint, `OUTPUT_DIR/checkpoint-STEP`, tells everything up to its step. `OUTPUT_DIR/trainer_state.json` is that of a training that
-is over, if the script calls `save_state`. The folder is watched by the name of the latter, which may never exist.
+The newest checkpoint, `OUTPUT_DIR/checkpoint-STEP`, tells everything up to its step. `OUTPUT_DIR/trainer_state.json` is written at the end
+of a training, if the script calls `save_state`. The folder is watched by the name of the latter, which may never exist.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
     """Reads the values logged since a step. `path`: the name by which the folder is watched. `after`: the step.
 
     Returns:
-        Scalars, and the step up to which the newest state tells. Their times lie between those of the checkpoints around them.
+        Scalars, and the step up to which the newest state tells. Their times lie between the times of the checkpoints around them.
 
     Raises:
         OSError: the folder or a state can't be read.
@@ -111,7 +111,7 @@ def _read(path: Path, changed: int) -> tuple[int, tuple[tuple[int, str, float], 
 
 
 def _logged(log: Mapping[str, object]) -> Iterator[tuple[int, str, float]]:
-    """The numbers of one log, but for those of the summary at the end."""
+    """The numbers of one log, without the summary at the end."""
     if "train_runtime" in log:
         return
     for tag, value in log.items():

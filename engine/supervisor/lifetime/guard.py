@@ -22,7 +22,7 @@ from engine.supervisor.lifetime import guard_process
 from engine.supervisor.log import note
 
 PAUSE = 1.0
-"""Seconds between two looks at the guard, and from its start to that of the next one, where several in a row lived no longer."""
+"""Seconds between two looks at the guard. If several guards in a row die earlier, the next one waits as long before it starts."""
 
 SHORT_LIVES = 5
 """Guards in a row that are replaced at once although each lived less than `PAUSE`."""
@@ -54,7 +54,7 @@ class Guard:
 
     @property
     def is_needless(self) -> bool:
-        """Whether so many supervisors in a row have died that another one would not live either."""
+        """Whether too many supervisors in a row have died: another one would not live either."""
         return self.deaths >= guard_process.MOST_FAILURES and not self._is_calm()
 
     def _is_calm(self) -> bool:
@@ -137,7 +137,7 @@ def _noted(paths: RunPaths) -> list[tuple[int, int]]:
 
 
 def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:
-    """Ends guards of a run that would be left: those of an earlier supervisor that a signal has stopped, or all.
+    """Ends guards of a run that would be left: guards of an earlier supervisor that a signal has stopped, or all.
 
     Args:
         only_stopped: whether only stopped ones are ended.

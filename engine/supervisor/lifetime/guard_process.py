@@ -99,7 +99,7 @@ def main(deaths: int, supervisor: int, lock: str, command: str, folder: str, whe
     if not is_newest(whereabouts, supervisor):
         return
     pause(deaths)
-    # The next one has a guard of its own, even if it has died already: each death would double the guards, and they count anew.
+    # The next one has a guard of its own, even if it has died already: each death would double the guards, and each would count deaths from 0.
     while is_newest(whereabouts, supervisor):
         try:
             if is_locked(lock):

@@ -66,7 +66,7 @@ class RankEnds:
         if end.errors is not None:
             self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
         by, step = self._run.kills.sender(rank, ended.status), self._ingest.last.step(rank, numbers)
-        if step is None:  # it prints none: that of the others
+        if step is None:  # it prints none: the step of the others
             step = max((one.step for one in self._ingest.progress if one.step is not None), default=None)
         if by == STAYED:  # its exception has ended it
             ended, by = msgspec.structs.replace(ended, status=1), ""

@@ -31,7 +31,7 @@ START_TIME = 60.0
 
 
 def find_user_template(plan: LaunchPlan, *, starts: bool) -> str:
-    """The path of its socket; empty: the run does without one. `starts`: one is started where there is none."""
+    """The path of its socket; empty: the run uses none. `starts`: starts one if there is none."""
     if not plan.linger or not can_stand_by(plan) or plan.backend.library_links:
         return ""
     try:

@@ -54,8 +54,8 @@ async def wait_for_run(paths: RunPaths) -> tuple[RunPaths, Bridge | None] | None
         paths: Paths of the temporary folder that replaces the run's, with a plan in it.
 
     Returns:
-        The run to supervise, whose folder now contains the agent's files and whose lock this process holds until it ends, and the connection
-        to the agent; None if the standby is not needed.
+        The run to supervise, and the connection to its agent; None if the standby is not needed. The run's folder now contains the agent's
+        files, and this process holds its lock.
     """
     plan = read_plan(paths)
     over = asyncio.Event()
@@ -164,7 +164,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
 
 
 def become_supervisor_of(paths: RunPaths) -> None:
-    """Redirects this process's log to that of a run, which `ps` shows from now on."""
+    """Redirects this process's log to the log of a run, which `ps` shows from now on."""
     show_title("supervisor", paths.run)
     log = open_regular(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)

@@ -1,4 +1,4 @@
-"""Watches that end a wait which takes too long: of ranks for a store, for each other in a rejoin, and of a run that holds."""
+"""Watches that end a wait which takes too long: ranks wait for a store, ranks wait for each other in a rejoin, a run holds."""
 
 from __future__ import annotations
 

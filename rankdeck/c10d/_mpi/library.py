@@ -16,7 +16,7 @@ _owns = False
 
 def load() -> None:
     """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. Raises RuntimeError: mpi4py or the
-    MPI library is missing, supports only one thread, or is not that of mpirun."""
+    MPI library is missing, supports only one thread, or differs from the library of mpirun."""
     global _owns
     try:
         import mpi4py

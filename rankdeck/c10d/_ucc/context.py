@@ -4,8 +4,8 @@ Only one thread at a time calls the library: threads that wait take the context'
 everything in the context. UCC is initialised for several threads nevertheless, because UCX checks that a single thread is always the
 same. ctypes releases Python's lock meanwhile.
 
-UCC reports success for a host collective that failed: `ucc_task_complete` overwrites the status with that of stopping the executor (1.3
-to 1.9). The private status in the next word is right, so both are checked.
+UCC reports success for a host collective that failed: `ucc_task_complete` overwrites its status with the result of stopping the executor
+(1.3 to 1.9). The private status in the next word is right, so both are checked.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Peers:
             self._poll.register(descriptor, select.POLLIN)
 
     def check(self, rank: int | None = None) -> None:
-        """Raises PeerGoneError if any process has ended, or that of `rank`. Most calls return the result of an earlier check."""
+        """Raises PeerGoneError if the process of `rank` has ended; without a rank, if any process has. Most calls return the result of an
+        earlier check."""
         now = time.monotonic()
         if self._ranks and now - self._looked >= _INTERVAL:
             with self._lock:

@@ -25,7 +25,7 @@ from rankdeck.c10d._work import poll
 _LEAVE_TIMEOUT = 5.0
 """Seconds that an ending process waits for other ranks to leave its groups. Messages that it has sent arrive meanwhile."""
 
-_FAILED_LEAVE_TIMEOUT = 0.5  # the same for a process that ends with an exception
+_FAILED_LEAVE_TIMEOUT = 0.5  # for a process that ends with an exception
 
 
 _TOKEN, _TEAMS = "rankdeck/ucc/store", "rankdeck/ucc/teams"

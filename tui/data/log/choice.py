@@ -22,7 +22,7 @@ class Chosen(NamedTuple):
 
 
 class LogChoice:
-    """The log of one rank, of those of a node, or of all."""
+    """The log of one rank, of the ranks of a node, or of all ranks."""
 
     def __init__(self) -> None:
         self.scope: Scope = "rank"

@@ -14,7 +14,7 @@ MAX_LINE = 64 << 10  # bytes of a line that are kept: as much as `tui.text.cells
 BLOCK = 64 << 10
 SHORT_LINE = 160
 TAIL_BLOCKS = 16
-"""A file is opened by reading blocks from its end, at most so many; small ones where few lines are wanted."""
+"""Most blocks that are read from the end of a file when it is opened; blocks are small if few lines are wanted."""
 
 
 class Piece(NamedTuple):

@@ -54,10 +54,8 @@ class MergedLog:
     Lines stand in the order in which they were written. Where nobody has noted it, what was in the files when they were opened stands
     file by file, the one that was written to last at the end. A line whose end is still to come stands below all others until it comes.
 
-    Args:
-        order: in which they were written; None: nobody knows.
-        shown: which lines are held.
-        folds: holds a line once that several ranks have printed.
+    Args: order: order in which they were written; None: unknown. shown: which lines are held. folds: holds a line only once if several
+    ranks have printed it.
     """
 
     def __init__(

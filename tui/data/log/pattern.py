@@ -33,7 +33,7 @@ CUT = 64 << 10
 """Bytes of a line in which a repeat is sought. The rest of the line is left out: the time grows with the square of the length."""
 
 SECONDS, LINE_SECONDS = 1.0, 0.1
-"""Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
+"""Processor time of one search in a block, and in a line that is drawn; `regex` measures the time of the whole process."""
 
 _FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")  # a number of errors in the syntax of `regex`: `{e<=1}`
 
@@ -124,7 +124,7 @@ class Pattern:
         return self._fast if self._repeats == 1 and is_short else self._sure
 
     def has(self, line: bytes) -> bool:
-        """Whether a line as it was written has a match."""
+        """Whether a line, with its control sequences, has a match."""
         if self.is_slow:
             return False
         if self._repeats and len(line) > CUT:

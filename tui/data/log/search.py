@@ -17,7 +17,7 @@ from tui.data.log.merged import MergedLog, Place
 from tui.data.log.pattern import Pattern
 
 BLOCK = 128 << 10  # bytes that are searched at a time: a regular expression lets no other thread run meanwhile
-LONGER = (1 << 20, 8 << 20)  # the same for a line that is longer; one that is longer still is searched in pieces
+LONGER = (1 << 20, 8 << 20)  # for a longer line; a line that is still longer is searched in pieces
 
 PAUSE = 0.1  # seconds between two reports of the number of matches
 

@@ -86,7 +86,7 @@ class Saving:
         self._sizes: dict[str, int] = {}
         """Of open files that look like parts of a checkpoint, by path."""
         self._grew: dict[int, float] = {}
-        """When such a file of a rank has grown last."""
+        """When such a file of a rank last grew."""
 
     def goes_on(self, ranks: list[Rank]) -> list[Rank]:
         """The ranks that are saving, or handle SIGTERM and have had less than HANDLER_TIME."""

@@ -28,7 +28,7 @@ LOG = "template.log"
 """The output of templates, in the agent's folder."""
 
 MOST_DEATHS, DEATHS_TIME = 3, 60.0
-"""Deaths of templates within so many seconds after which ranks are started cold."""
+"""If more templates die within DEATHS_TIME seconds, ranks are started cold."""
 
 
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
@@ -39,7 +39,7 @@ class Template:
 
     Args:
         argv: its command; the number of its socket and the names of modules are added.
-        environment: its own and, but for what a request changes, that of each process that it forks.
+        environment: variables of the template. A process that it forks has the same, except for changes in its request.
         message: the request that needs it: with the modules that it imports besides torch, and with the socket of a template of the user
             that may fork it.
         left_out: modules that earlier templates could not keep, and the reasons.
@@ -125,7 +125,7 @@ class Template:
         return wire
 
     def serves(self, message: Message, environment: dict[str, str]) -> bool:
-        """Whether a fork of it is what the process of a message would be in this environment, but for the path of our own library."""
+        """Whether a fork of this template has the environment that a message asks for. The path of our own library may differ."""
         ours, theirs = dict(self.environment), dict(environment)
         for name in ("PYTHONPATH", MARK):
             ours.pop(name, None)
@@ -171,7 +171,7 @@ class Templates:
         self._unfit: list[Template] = []
         """Templates that could not fork: their ranks are started cold."""
         self._deaths: list[float] = []
-        """When templates died, of late."""
+        """Recent times at which templates died."""
         self._is_told = False
         """Whether the supervisor knows that ranks are started cold."""
 
@@ -190,11 +190,8 @@ class Templates:
     def start(self, job: Job, message: Message, environment: dict[str, str], own: dict[str, str]) -> None:
         """Lets a template fork a job where the message allows it; else the job is started cold.
 
-        Args:
-            job: what is to be started.
-            message: that asks for it.
-            environment: of every process that the message asks for.
-            own: what this one has besides.
+        Args: job: what is to be started.
+            message: the request. environment: variables of every process of the request. own: further variables of this process.
         """
         program = message["argv"][2:3]
         forkable = message.get("warm") and program and (program[0] == "-m" or program[0].endswith(".py"))
@@ -322,7 +319,7 @@ class Templates:
             job.refused()
 
     def _dies_again_and_again(self) -> bool:
-        """Counts the death of a template. Returns whether there were too many of late."""
+        """Counts the death of a template. Returns whether too many died recently."""
         now = time.monotonic()
         self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
         return len(self._deaths) > MOST_DEATHS
