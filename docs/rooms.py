@@ -22,7 +22,7 @@ DOCUMENT = ROOT / "docs" / "architecture.md"
 
 PACKAGES = ("engine", "tui", "rankdeck")
 SPLIT = ("engine", "engine.core", "engine.supervisor", "tui", "rankdeck")
-"""Packages whose folders are rooms of their own. Deeper folders belong to the room that they are in."""
+"""Packages whose folders are rooms of their own. Folders below a room belong to this room."""
 
 Graph = dict[str, set[str]]
 """Rooms, each with the rooms that it imports from."""

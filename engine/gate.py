@@ -1,7 +1,7 @@
 """The gate: without a `Permit` nothing starts and nothing connects for a profile before its launch.
 
 `engine.planning.trust` decides who gets which permit. Each function that starts a process or connects takes one, and shows it the words
-that may name programs; so a new one can't forget to ask.
+that may name programs; so a new function can't forget to ask.
 """
 
 from __future__ import annotations

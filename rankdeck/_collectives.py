@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rankdeck.c10d._operations import Operations
 
 KEPT = 8
-"""Number of newest collectives, and of newest transfers, of a group over one backend in an answer, besides the oldest pending one."""
+"""Most collectives, and most transfers, of one group and backend in an answer: the newest ones, and the oldest pending one."""
 
 MAX_TENSORS = 16  # most tensors of an operation whose sizes an answer has
 
@@ -50,7 +50,7 @@ def listen() -> None:
             os.mkfifo(stem + "asked", 0o600)
         asked = os.open(
             stem + "asked", os.O_RDWR | os.O_CLOEXEC
-        )  # read and write, so that it does not end with its writer
+        )  # opened for reading and writing, so that the pipe does not end with its writer
         answers = os.open(stem + "collectives", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         threading.Thread(target=_answer, args=(asked, answers), name="rankdeck collectives", daemon=True).start()
     except (OSError, RuntimeError):

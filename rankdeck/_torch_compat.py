@@ -176,7 +176,8 @@ def calls_entry_points() -> bool:
 
 
 def joins_threads_with_lock() -> bool:
-    """Whether the end of a process group joins its threads with the interpreter's lock held, for which one of them may wait: torch before 2.8."""
+    """Whether the end of a process group holds the interpreter's lock while it joins its threads, and one of them may wait for this lock:
+    torch before 2.8."""
     import torch.distributed as dist
 
     return not hasattr(dist.TCPStore, "queue_push")  # type: ignore[attr-defined]  # of the same version

@@ -245,7 +245,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.launch(profile)
 
     def _push_once(self, make: Callable[[], DeckScreen]) -> None:
-        """Opens a screen above another one, once however often its key was pressed."""
+        """Opens a screen above another one, only once even if its key was pressed several times."""
         screen = make()
         if not self.screen.is_modal and type(self.screen) is not type(screen):
             self.push_screen(screen)

@@ -32,7 +32,8 @@ class Frame(NamedTuple):
 
 
 def frame_to_edit(traceback: str) -> Frame | None:
-    """The last frame of a traceback in a file of the user's that is on this machine, else the last in any file; None: there is none."""
+    """The last frame of a traceback in one of the user's files on this machine, else the last frame in any file; None: there is no such
+    frame."""
     frames = [Frame(found["file"], int(found["line"])) for found in FRAME.finditer(traceback)]
     here = [frame for frame in frames if Path(frame.file).is_file()]
     own = [frame for frame in here if not INSTALLED.search(frame.file)]

@@ -111,7 +111,7 @@ def read_side(paths: RunPaths) -> Compared:
     plan = read_plan(paths)
     try:
         settings = launched_settings(read_profile(paths.profile), plan)
-    except ProfileError:  # of an older rankdeck, or damaged: the rest is there all the same
+    except ProfileError:  # an older rankdeck has written it, or it is damaged; the rest can still be read
         settings = None
     snapshot, recorded = stored_snapshot(paths), read_origin(paths)
     side = Side(

@@ -61,7 +61,7 @@ def bar_lines(bars: Sequence[tuple[str, bytes]], columns: int, most: int) -> lis
 
 
 def _cut(line: str, cells: int) -> str:
-    """The beginning of a line that fits. A bar has characters of one cell; where it does not, it may be cut earlier."""
+    """The beginning of a line that fits. Each character of a bar takes one cell. If one takes two, the bar may be cut earlier."""
     if line.isascii():
         return line[:cells]
     from wcwidth import wcwidth

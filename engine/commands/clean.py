@@ -23,7 +23,7 @@ TEMPLATE_TIME = 30.0
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
-    """The runs that have ended, without the `keep` newest of them, starred ones, and those that ended less than `older` seconds ago."""
+    """The runs that have ended, except the `keep` newest ones, starred ones, and runs that ended less than `older` seconds ago."""
     ended = []
     for _, summary in listed_runs():
         paths = RunPaths(runs_folder() / summary.run)

@@ -99,7 +99,7 @@ class _Named:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """These libraries do so by themselves."""
+        """These libraries flush by themselves."""
 
 
 class _TensorBoard(_Named):

@@ -30,7 +30,8 @@ FORMATS = ("csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow
 
 
 def values_of(series: Iterable[SeriesDump]) -> list[Value]:
-    """Every point that is kept of a run's curves, by step: at most 256 for each metric of a rank; long runs have several values in one."""
+    """Every stored point of a run's curves, by step: at most 256 for each metric of a rank. In long runs, a point stands for several
+    values."""
     found = [
         Value(dump.rank, dump.key, one.end, one.step, one.last, one.low, one.high, one.count)
         for dump in series

@@ -172,7 +172,7 @@ class FollowInterrupts:
         self._requests.stop(self._run, at_once=at_once)
 
     def reader_left(self) -> None:
-        """Called when whatever reads the output, such as `head`, has closed the pipe: a run is not left behind that nobody sees."""
+        """Called when the reader of the output, such as `head`, has closed the pipe. Stops the run, because nobody would see it any more."""
         if not self._owner:
             self.detached.set()
         elif not self.stopped_by:

@@ -158,7 +158,7 @@ class _LocalServer(_Server):
 
 
 def _local_server(path: str) -> WSGIServer:
-    """Listens on a socket that only this user can connect to. One that nobody listens on any more is replaced."""
+    """Listens on a socket that only this user can connect to. A socket on which no process listens any more is replaced."""
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
             os.unlink(path)

@@ -17,7 +17,7 @@ import termios
 from engine.runs.paths import runtime_folder
 
 _OPENS = 'if [ -p "$0" ]; then exec "$@" <"$0"; else exec "$@" </dev/null; fi'
-"""Without the pipe, as after a restart that nobody follows, the rank reads nothing."""
+"""If there is no pipe, for example after a restart that no command follows, the rank reads nothing."""
 
 RETRY = 0.05
 """Seconds between two tries to pass on text that the rank has no time to read."""

@@ -12,7 +12,7 @@ SEQUENCE = re.compile(
 
 UNFIT = re.compile(
     "["
-    "\x00-\x07\x0a-\x1f\x7f-\x9f"  # C0, DEL, C1; backspace and tab are dealt with by whoever lays text out
+    "\x00-\x07\x0a-\x1f\x7f-\x9f"  # C0, DEL, C1; the layout of the text handles backspace and tab
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # soft hyphen, zero width, separators, bidi controls
     "\ufe00-\ufe0f\ufeff\ufff9-\ufffb"  # variation selectors change a width that terminals disagree on
     "\U000e0000-\U000e0fff"  # tags: invisible text

@@ -78,7 +78,7 @@ def accepts(link: socket.socket, key: bytes, found: queue.SimpleQueue[socket.soc
 
 
 def prove(link: socket.socket, key: bytes) -> None:
-    """Proves to the listener that this end has the key. Raises OSError if the listener does not prove the same."""
+    """Proves to the listener that this end has the key. Raises OSError if the listener does not prove that it has the key."""
     link.settimeout(PATIENCE)
     own = secrets.token_bytes(SIZE)
     nonces = receive(link) + own
@@ -190,7 +190,7 @@ def greet(
 
 
 def copy(link: socket.socket) -> None:
-    """Copies both ways until the connection or whoever reads our output ends."""
+    """Copies both ways until the connection or the reader of our output ends."""
 
     def send_input() -> None:
         with contextlib.suppress(OSError):

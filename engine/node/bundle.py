@@ -40,7 +40,7 @@ DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
 """Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
 
 COMMENT = re.compile(r"(?:^ *|  )# .*$", re.MULTILINE)
-"""Comments. No string of the modules has what looks like one."""
+"""Comments. No string of the modules contains text that looks like a comment."""
 
 LOADER = '''\
 import sys

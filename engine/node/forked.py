@@ -108,7 +108,7 @@ def end(path: str, request: Request, rank: int) -> None:
             request["shared"].leave(request["status"])
     request["shared"].remove_operators()
     if "triton" in sys.modules:
-        gc.unfreeze()  # nanobind of triton 3.9 reports whatever is frozen at the interpreter's end as leaks, in 27 lines
+        gc.unfreeze()  # nanobind of triton 3.9 reports objects that are frozen at the interpreter's end as leaks, in 27 lines
 
 
 def status_of(error: SystemExit) -> int:

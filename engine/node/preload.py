@@ -220,7 +220,7 @@ def _try(handlers: list[Handler]) -> str:
 
 
 def _judge_fork(handlers: list[Handler], failures: list[str], into: int) -> NoReturn:
-    """In the fork: tells the problem, after a dot that shows that it got here."""
+    """Runs in the fork: writes a dot, which shows that the import has ended, and then the problem."""
     try:
         torch = sys.modules.get("torch")
         if failures:

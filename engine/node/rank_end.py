@@ -76,7 +76,7 @@ class Shared:
     def remove_operators(self) -> None:
         """Removes the operators that `postpone_removals` has left. Reports an error through `sys.excepthook`, and goes on."""
         for one in reversed(self._removals):
-            found = one.detach()  # a call of it does nothing after the exit handlers
+            found = one.detach()  # after the exit handlers, a call of it does nothing
             if found is not None:
                 _, act, arguments, named = found
                 try:
@@ -173,7 +173,7 @@ class Mark:
 
 
 def free_modules(names: List[str]) -> None:  # noqa: UP006
-    """Frees modules as the interpreter does: first what nobody else refers to, then what the others hold, from the newest on."""
+    """Frees modules as the interpreter does: first modules without other references, then the others, beginning with the newest."""
     marks = []
     for name in names:
         module = sys.modules.pop(name)

@@ -86,7 +86,8 @@ def split_path(environment: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def likeness(environment: dict[str, str], cores: list[int], names: list[str]) -> str:
-    """Equal for two environments if a process of one can be forked from the template of the other. A hash: variables may be secret. `names`:
+    """A key of an environment. Processes of environments with equal keys can be forked from the same template. A hash: variables may be
+    secret. `names`:
     of NAMES."""
     values = sorted((name, value) for name, value in environment.items() if is_read_at_start(name) or name in names)
     # libgomp counts cores when it is loaded.
@@ -114,7 +115,7 @@ def serve(own: Any, library: str, words: list[str]) -> tuple[Request, list[int]]
 
 
 def detach() -> None:
-    """Leaves the process that has started this one, and what it ignores."""
+    """Leaves the process that has started this one, and stops ignoring the signals that it ignores."""
     if os.fork():
         os._exit(0)
     for number in SIGNALS:
@@ -223,7 +224,7 @@ class UserTemplate:
         return None
 
     def _look(self) -> None:
-        """Ends the service where nobody uses it, or can use it any more."""
+        """Ends the service if no run uses it, or can use it any more."""
         is_idle = not self._runs and time.monotonic() > self._idle_at
         if is_idle or not os.path.exists(os.path.join(self._folder, "socket")) or self._limits.is_memory_short():
             self._retire()
@@ -281,7 +282,7 @@ class UserTemplate:
         return ""
 
     def _note_names(self, names: list[str]) -> None:
-        """Makes the next launch look for a template with its own values of variables. This one may serve nobody any more."""
+        """Makes the next launch look for a template with its own values of variables. This template may serve no new run."""
         if names:
             with contextlib.suppress(OSError), open(os.path.join(os.path.dirname(self._folder), NAMES), "a") as file:
                 file.write("".join(f"{name}\n" for name in names))

@@ -22,7 +22,7 @@ MAX_SIZE = 1 << 18
 
 
 class Imported(NamedTuple):
-    """A profile, and what of the command is not in it."""
+    """A profile, and the parts of the command that it does not contain."""
 
     profile: Profile
     places: Places

@@ -56,7 +56,7 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """An answer, and what it depends on: variables, and times of change by path."""
+    """An answer, and the facts that it depends on: variables, and modification times by path."""
 
     answer: _Answer
     variables: dict[str, str]

@@ -52,7 +52,7 @@ def permit_of(entry: ProfileEntry | None) -> Permit:
 
 
 def of_launch(profile: Profile) -> ProfileEntry:
-    """A profile that is launched, without a file. Its run is launched again as the same."""
+    """A profile that is launched, without a file. A later launch of the same run gives an equal entry."""
     return ProfileEntry(name=profile.name, path=Path(), source="run", profile=profile, error=None)
 
 

@@ -28,7 +28,7 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
     Args:
         paths: Paths of the run, whose job is over.
         reason: why its nodes are gone.
-        by: the user who wanted it to end; empty: nobody, it has failed.
+        by: the user who wanted it to end; empty: the run has failed.
         again: another job continues it.
 
     Raises:
@@ -48,7 +48,7 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
 
 
 def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
-    """As `end_run`, for whoever holds the lock of the run.
+    """Like `end_run`, for a process that holds the lock of the run.
 
     Raises:
         SupervisorError: its files can't be read.

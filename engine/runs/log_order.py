@@ -33,8 +33,8 @@ _BATCH = 4096 * _RECORD.size
 _BLOCK = 65_536 * _RECORD.size
 """Bytes that an index reads at a time."""
 _KEPT = 16 * _BLOCK
-"""Bytes of the newest records that an index keeps, a quarter of an hour of 64 ranks that always print. It forgets older ones that nobody
-has asked for."""
+"""Bytes of the newest records that an index keeps, a quarter of an hour of 64 ranks that always print. It forgets older ones that were not
+asked for."""
 
 
 class Growth(NamedTuple):

@@ -110,7 +110,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _is_locked(lock: int) -> bool:
-    with contextlib.suppress(OSError):  # no locks here: as without this one
+    with contextlib.suppress(OSError):  # this file system has no locks, so go on without one
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -49,7 +49,7 @@ def waits(folder: Path) -> bool:
 def end_template(note: TemplateNote) -> None:
     """Asks a template to take no more runs. The template ends with the last run that uses it."""
     if signal_process(note.pid, note.start, signal.SIGTERM):
-        signal_process(note.pid, note.start, signal.SIGCONT)  # a stopped one would not see the other
+        signal_process(note.pid, note.start, signal.SIGCONT)  # a stopped template would not notice the other
 
 
 def remove_ended_templates() -> None:

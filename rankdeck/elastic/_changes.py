@@ -43,7 +43,7 @@ class Changes:
         """Groups of parameters of optimizers, and their settings (learning rate) when the last step was counted."""
         self._statistics: Any = None  # a module with running statistics that each rank computes alone
         self._version = -1
-        """Of its running mean when the last step was counted: DDP writes to it before the next one."""
+        """torch's version of its running mean when the last step was counted: DDP writes to it before the next step."""
         self._forwards: list[int] = []  # training passes of each step of this generation
         self._has_extra_pass = False
         """Whether a generation began with a pass that changes running statistics, and trains nothing."""

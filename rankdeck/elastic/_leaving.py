@@ -81,8 +81,8 @@ def shut_down(inodes: set[int]) -> None:
 def stand_in(known: set[int], world: int) -> None:
     """Connects to the group that forms in this process in place of its peers, and closes the connections again.
 
-    Of two ranks of gloo one listens for the other, and waits for the connection without a socket that could be shut down. A connection
-    begins with the number of the pair that it is for, counted from 0 (`Listener::haveConnection`). A rank that gets one for a peer that is
+    Of two ranks of gloo, one listens. It waits for the connection of the other, and has no socket that could be shut down. A connection
+    begins with the number of its pair, counted from 0 (`Listener::haveConnection`). A rank that gets one for a peer that is
     lost goes on, and finds the connection closed.
 
     Args:

@@ -142,7 +142,7 @@ class Replacement:
                     asleep_since = lost_at = now
 
     def _longest(self) -> float:
-        """Seconds in which the main thread must leave: more than the longest step so far, and than what it does instead of a step."""
+        """Seconds in which the main thread must leave: more than the longest step so far, and more than its current work outside a step."""
         longest = max(LEAVE_TIME, 2 * self._state._changes.longest_pause)
         return max(longest, self._timeout) if _metrics.phase else longest
 

@@ -2,8 +2,8 @@
 
 A restart from a checkpoint repeats steps: the last values of a step count, and the restart is marked.
 
-A column keeps its lowest and highest value, so that no spike is lost; with many ranks it keeps the lowest value, the mean and the
-highest value, and the last value of each rank that has none there. Values that are not finite are kept separately.
+A column keeps its lowest and highest value, so that no spike is lost; with many ranks it keeps the lowest value, the mean and the highest
+value. A rank without a value in the column counts with its last value. Values that are not finite are kept separately.
 """
 
 import math

@@ -32,7 +32,7 @@ def fits_a_form(profile: Profile | None) -> bool:
 
 
 def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo], script: str = "") -> dict[str, str]:
-    """The values that the form shows of a profile; None: a new one, of a script if there is one."""
+    """The values that the form shows. Without a profile, it begins a new one, for a script if one is given."""
     if profile is None:
         names = [recipe.name for recipe in recipes]
         first = OWN_SCRIPT if script else FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]

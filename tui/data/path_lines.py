@@ -14,7 +14,7 @@ DEEPEST = 3  # levels of folders below the working directory in which scripts ar
 MOST_ENTRIES = 10_000
 """Entries that are read of all these folders, and of one whose names are completed: a data set may have millions."""
 
-_NO_PROGRAMS = ("__", "test_", "conftest.py", "setup.py")  # how names of files begin that nobody launches
+_NO_PROGRAMS = ("__", "test_", "conftest.py", "setup.py")  # beginnings of names of files that are not launched
 _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 
 

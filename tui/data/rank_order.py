@@ -1,4 +1,4 @@
-"""The order of the ranks in their table, and which of them a filter shows. Pure."""
+"""The order of the ranks in their table, and the ranks that a filter shows. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

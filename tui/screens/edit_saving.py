@@ -92,7 +92,7 @@ class Saving:
         """The absolute path of a folder whose profiles are not found by name; empty: they are. May wait for a file server."""
         try:
             listed = folder.resolve() in [one.resolve() for one in self._screen.engine.profile_folders()]
-        except (RankdeckError, OSError):  # whoever lists profiles says it
+        except (RankdeckError, OSError):  # the list of profiles reports it
             return ""
         return "" if listed else str(folder.absolute())
 

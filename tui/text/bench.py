@@ -80,7 +80,7 @@ def curve_names(results: Iterable[Result]) -> list[str]:
 
 
 def size_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Powers of 2 between two exponents of 2, with the sizes that they are."""
+    """Powers of 2 between two exponents, as exponent and size."""
     exponents = range(math.ceil(low), math.floor(high) + 1)
     step = max(1, math.ceil(len(exponents) / LABELS))
     return [(float(exponent), moved_words(2**exponent)) for exponent in exponents[::step]] or [
@@ -89,7 +89,7 @@ def size_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 
 def value_ticks(low: float, high: float, measure: Measure) -> list[tuple[float, str]]:
-    """Powers of 10 between two exponents of 10, or both ends where there are too few, with the values of the measure that they are."""
+    """Powers of 10 between two exponents, or both ends if there are too few, as exponent and value."""
     exponents = range(math.ceil(low), math.floor(high) + 1)
     step = max(1, math.ceil(len(exponents) / LABELS))
     places = [float(exponent) for exponent in exponents[::step]] if len(exponents) > 1 else sorted({low, high})

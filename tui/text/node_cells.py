@@ -17,7 +17,7 @@ MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
 
 SLOW = 0.8  # part of the median throughput: a rank below it stands out
 HIGH = 1.5  # multiple of the median loss: a rank above it stands out
-LATE = 5  # steps behind the furthest rank: a rank that is so far behind stands out
+LATE = 5  # a rank stands out if it is this number of steps behind the furthest rank
 
 FULL = 0.95  # part of the memory of its GPU: a rank that uses more stands out, because the next allocation may fail
 

@@ -22,7 +22,7 @@ from tui.text.lines import labelled, sentence, wrapped
 from tui.text.marks import MUTED, shown
 
 BACKEND_NAME = 9  # cells before the description of a backend
-MAX_BOX_RANKS = 64  # ranks of one node that are drawn one by one; of more, only the first and the last
+MAX_BOX_RANKS = 64  # ranks of one node that are drawn one by one; if it has more, only the first and the last
 
 FOLDER = "..."  # stands for the folder of the run on its node, whose name is not known before the launch
 
@@ -97,7 +97,7 @@ def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
 
 
 def backends_text(infos: Sequence[BackendInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:
-    """Every backend, whether it can run, and what helps where it can't."""
+    """Every backend, whether it can run, and what helps if it can't."""
     lines: list[Content] = []
     for info in infos:
         mark, style = ("✖", "$text-error") if info.trouble else ("✔", "$text-success")

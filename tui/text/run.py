@@ -216,7 +216,7 @@ def stacks_text(lines: Sequence[str], width: int) -> Content:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken after a space or a slash where there is one."""
+    """Lines of at most `width` cells, broken after a space or a slash if possible."""
     lines: list[str] = []
     while cell_len(text) > width:
         room = chop_cells(text[: 4 * width], width)[0] or text[0]

@@ -49,7 +49,7 @@ class Choice(Widget, can_focus=True):
             self.post_message(self.Changed(self))
 
     def action_choose(self, direction: int) -> None:
-        """The next or the previous one, around the ends."""
+        """The next or the previous choice; after the last comes the first."""
         self.choose(self.options[(self.options.index(self.value) + direction) % len(self.options)])
 
     def render(self) -> Content:

@@ -130,7 +130,7 @@ class LogRows:
         return lines[index] if index < len(lines) else self.log.partials[index - len(lines)]
 
     def of(self, index: int) -> Sequence[Strip]:
-        """The rows of a line: one, or as many as it takes where lines are wrapped."""
+        """The rows of a line: one, or several if lines are wrapped."""
         assert self.log is not None
         number = self.log.first + index
         if index >= len(self.log.lines):

@@ -181,7 +181,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         if rows.wraps:
             rows.clear()
         self.shown.stay()
-        self._say()  # a view that was not displayed so far had no room for words
+        self._say()  # a view that was not displayed had no width for the text
 
     def watch_wrap(self, wrap: bool) -> None:
         self.shown.rows.wraps = wrap

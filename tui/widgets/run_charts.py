@@ -17,8 +17,8 @@ from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
 
-SMOOTHINGS = (0.0, 0.6, 0.9)  # values that one key sets in turn
-PANELS = (1, 2, 4, 6)  # numbers of charts that one key sets in turn
+SMOOTHINGS = (0.0, 0.6, 0.9)  # values that one key sets one after the other
+PANELS = (1, 2, 4, 6)  # numbers of charts that one key sets one after the other
 
 ZOOM = 0.5
 LEAST_PART = 0.02  # smallest part of a run that is drawn

@@ -26,7 +26,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     `presets`: values by the name of a preset. `word`: as the command line has it, if that is not `--name`; one that ends in `=` is one word
     with its value. `off`: what means no; None: `--no-name`; empty: nothing does. `many`: how several values are written, `--name 1 2`,
     `--name 1 --name 2` or `name=[1,2]`; empty: it takes one. `count`: how many values; 0: any number. Of several values, the default is a
-    text, with blanks between them. `alone`: the value that `--name` without one means; empty: it needs one. `aliases`: other flags that mean the same. `is_positional`: it has no flag,
+    text, with blanks between them. `alone`: the value if the command line has `--name` and no value; empty: a value is needed. `aliases`:
+    other flags that mean the same. `is_positional`: it has no flag,
     and its place says which it is. `is_optional`: a positional one may be left out. `is_required`: the script refuses to run
     without a value. The other fields are those of
     `rankdeck.recipes.parameter`.
@@ -54,7 +55,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flag(self) -> str:
-        """Its word on the command line; empty: it has none."""
+        """Its option on the command line; empty: it is positional."""
         return "" if self.is_positional else self.word or f"--{self.name}"
 
     @property
@@ -108,7 +109,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         return next(filter(None, map(self._problem_of_one, words)), "")
 
     def words(self, value: str) -> list[str]:
-        """The words of the command line that give it a value: one, or those of several values with blanks between them."""
+        """The words of the command line that give it a value. If it takes several values, the text has blanks between them."""
         if not self.many:
             return self._with_value(value)
         values = shlex.split(value)

@@ -92,7 +92,8 @@ def _several(given: dict[Any, ast.expr], constants: dict[str, Any]) -> dict[str,
 
 
 def _positional(calls: list[ast.Call], constants: dict[str, Any]) -> list[Argument]:
-    """The positional arguments of a parser; none if one of them is not known, since their places say which they are."""
+    """The positional arguments of a parser, in order; none if one of them is unknown, because then the places of the others are unknown
+    too."""
     found = []
     for call in calls:
         given = keywords(call)

@@ -109,8 +109,8 @@ def misplaced(values: Mapping[str, str], declared: Sequence[Argument]) -> Argume
 
 
 def _value(argument: Argument, told: str | None, words: list[str]) -> str:
-    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag. Empty: it has none that
-    its line can show: not `--fp16 --lr 1`, nor `sizes=${other}` in place of a list."""
+    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag. Empty: the value can't
+    be shown in its line, as with `--fp16 --lr 1`, or `sizes=${other}` in place of a list."""
     if argument.many == "list":
         is_list = told is not None and re.fullmatch(r"\[.+\]", told) is not None
         return shlex.join(one.strip() for one in (told or "")[1:-1].split(",")) if is_list else ""

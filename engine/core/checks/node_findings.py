@@ -168,7 +168,7 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
 def limit_finding(
     node: PlannedNode, memory: int | None, cpus: float | None, limits: Mapping[str, int]
 ) -> Finding | None:
-    """The first limit of a node that will slow ranks down or end them, where it is no matter of how many start; None: there is none.
+    """The first limit of a node that will slow ranks down or end them, whatever their number; None: there is none.
     `memory`: bytes that its control groups allow; None: no limit. `cpus`: how many CPUs they allow at the same time; None: no limit.
     `limits`: those of each process, from `engine.node.limits.process_limits`."""
     ranks = count(len(node.ranks), "rank")

@@ -70,7 +70,7 @@ class Ending(NamedTuple):
     """How a process ended, by its output."""
 
     chain: tuple[Traceback, ...]
-    """The exception that ended it, after those that it is chained to; empty: none did."""
+    """The exception that ended it, after the exceptions that it is chained to; empty: no exception ended it."""
     certain: bool  # whether nobody caught it
     went_on: (
         bool  # whether progress follows the last exception, so that a signal which ended the process has another reason
@@ -78,7 +78,7 @@ class Ending(NamedTuple):
     handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
     words: str
     """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
-    said: str  # that one of them which most likely says why
+    said: str  # the exception in this chain that most likely says why
     last: tuple[str, ...]  # the last lines that say anything
     bar: Bar | None  # the last bar, if it is not complete
 

@@ -148,13 +148,14 @@ def _read(name: str) -> list[Cause]:
 
 @cache
 def _entries(kind: Kind) -> tuple[tuple[Cause, tuple[str, ...]], ...]:
-    """The entries of a kind, each with texts of which every match of its pattern contains one. Most patterns are never compiled so."""
+    """The entries of a kind, each with some texts. Every match of its pattern contains one of these texts. Most patterns are never compiled
+    so."""
     return tuple((cause, literals(cause.pattern)) for cause in causes() if cause.kind == kind)
 
 
 @cache
 def literals(pattern: str) -> tuple[str, ...]:
-    """Lower-case texts of which each match of a pattern contains at least one; `("",)` if there are none."""
+    """Texts in lower case: each match of a pattern contains at least one of them; `("",)` if there are none."""
     return _required(pattern, 0)[0]
 
 

@@ -52,7 +52,7 @@ class RankStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fold(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks, or processes by number, whose main thread has the same stack. `threads`: how many other threads the first of them has."""
+    """Ranks, or processes by number, whose main thread has the same stack. `threads`: number of other threads of the first process."""
 
     ranks: tuple[int, ...]
     doing: str

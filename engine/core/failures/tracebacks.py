@@ -10,7 +10,8 @@ from engine.core.patterns import late
 
 MAX_LINES = 60
 MAX_BYTES = 8192
-"""Longest traceback that is shown. Of a longer one, beginning and end are kept: where it started, and what was raised."""
+"""Longest traceback that is shown. If a traceback is longer, its beginning and its end are kept: they show where it started, and which
+exception was raised."""
 
 MAX_LINE = 500  # longest line, in characters: some messages contain a whole tensor
 

@@ -26,7 +26,8 @@ class Option(NamedTuple):
     means: str  # the setting that it changes; empty: profiles have no such setting
     takes: str  # number of words that follow it
     names: str
-    """Its spellings, or several options that mean the same; `*` at the end: all that begin so. `_` and `-` inside of them are the same."""
+    """Its spellings, or several options that mean the same; `*` at the end: all options with this beginning. `_` and `-` inside of them are
+    the same."""
     why: str = ""  # why it is left out, or the name of a row of `reasons.tsv`; empty: rankdeck does so anyway
     sets: str = ""
     """Environment variable of the profile: `NAME` takes the value, `NAME=value` needs none, and with two values it is what stands before the

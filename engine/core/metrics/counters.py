@@ -44,7 +44,7 @@ class Counter(msgspec.Struct, kw_only=True):
     has_moved: bool = False  # since the last loss
     is_pair: bool = False
     """Its lines have an epoch and a step where others have a step and its total: the first stays while the second grows."""
-    agrees: int = 0  # lines of a bar with the step of the training's own count: it counts the same
+    agrees: int = 0  # lines of a bar that show the step of the training's own count, so that both count the same
 
     @property
     def step(self) -> int:

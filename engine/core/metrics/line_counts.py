@@ -30,7 +30,7 @@ class LineCounts:
         self.is_aside = False
         self._is_episode = False  # the epoch is called `ep`: a number that is called `epoch` wins
         self.used: set[int] = set()
-        self.renamed: dict[int, str] = {}  # names of numbers that stand behind another one
+        self.renamed: dict[int, str] = {}  # names of numbers that follow another number
         bar = P.bar.search(self.text)
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0

@@ -233,7 +233,7 @@ class _Metrics:
 
 
 def _last_report(line: Fields, names: Names) -> Fields:
-    """Of several reports on one line, `step 1 loss 2.5; step 2 loss 2.4` or bars one after the other, the last one."""
+    """The last report of a line that has several: `step 1 loss 2.5; step 2 loss 2.4`, or several bars."""
     text, fields, numbers = line
     steps = [place for place, field in enumerate(fields) if meaning_of(field.name, "", names).role == "step"]
     alike = [at for at in steps if fields[at].name == fields[steps[0]].name]

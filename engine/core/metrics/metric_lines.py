@@ -16,8 +16,8 @@ from engine.core.metrics.tables import CLOSED, Section, Table, row_text
 MAX_LINE = 65_536  # bytes of an unfinished line that are kept; a longer line is skipped
 
 MAX_NEW = 32
-"""Lines of unknown shapes of one chunk that are read, and one more for each 50 lines. More are a flood of texts that differ, such as
-names of files: some of them, evenly spread, and the last one are read."""
+"""Lines of unknown shapes of one chunk that are read, and one more for each 50 lines. More lines are a flood of different texts, such as
+names of files. Then some of them, evenly spread, and the last one are read."""
 
 LEAST_NEW = 2
 """The same, after some chunks in a row that had more. Each such chunk halves the number."""

@@ -38,7 +38,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     loss_of: str | None = None
     """Which of several losses `loss` is; empty: that of the run; None: no loss was printed."""
     placeholder: float | None = None
-    """The value printed as the loss so far, where another rank of the pipeline owns the loss."""
+    """The value that this rank has printed as its loss so far, while another rank of the pipeline owns the loss."""
     throughput: float | None = None
     unit: str = ""
     rate: str = ""  # the key of the printed rate that `throughput` is: `tokens/s/device`
@@ -60,7 +60,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     keys: set[str] = set()
     single: set[str] = set()  # metrics with one value so far, as in a summary at the end
     from_files: set[str] = set()  # metrics that the rank's tracker writes to a file and its output does not say
-    in_files: dict[str, InFile] = {}  # those of them that were in the file before they were printed
+    in_files: dict[str, InFile] = {}  # metrics that were in the file before they were printed
     epoch: float | None = None  # as printed: counted from 0 or 1, or with a fraction
     epochs: int | None = None
     first_epoch: int | None = None  # the first epoch that was printed, by this or an earlier attempt

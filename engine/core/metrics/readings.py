@@ -277,7 +277,7 @@ def take_scalars(
         progress: changed in place.
         now: seconds since the epoch; a program's time that can't be true is replaced by it.
         most_keys: curves of this rank, besides the main ones.
-        is_echo: a program whose output says anything about a metric says all of it.
+        is_echo: if the program prints a metric at all, it prints every value of it.
     """
     points: list[Point] = []
     for scalar in found:

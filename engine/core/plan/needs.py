@@ -1,4 +1,4 @@
-"""The Python and the torch that ranks need, and what to do where a node has older ones."""
+"""The Python and the torch that ranks need, and the next step if a node has older ones."""
 
 import re
 from typing import NamedTuple

@@ -179,7 +179,7 @@ class Metrics(Section, frozen=True, kw_only=True):
 class HealthLimits(Section, frozen=True, kw_only=True):
     """`[health]`: when a rank or a curve is reported; 0 switches a report off."""
 
-    stalled: float = 10.0  # times the usual interval between steps without a new one
+    stalled: float = 10.0  # after how many usual intervals without a step a rank is stalled
     least: float = 30.0  # seconds without a new step, at least
     slow: float = 1.5  # times the usual interval of the other ranks
     spike: float = 8.0  # times the usual deviation of the loss above its level

@@ -42,7 +42,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
-    """Equal for two launches if the standby of one can serve the other. A hash, because variables may be secret."""
+    """A key of a launch. Launches with equal keys can use the same standby. A hash, because variables may be secret."""
     merged = {**plan.env_defaults, **own.environ, **plan.env}
     variables = sorted((name, value) for name, value in merged.items() if name not in TERMINAL_NAMES)
     return _key(plan, own, _escaped(variables))
@@ -67,7 +67,7 @@ def _escaped(variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def can_stand_by(plan: LaunchPlan) -> bool:
-    """Whether a standby helps a launch like this: it forks its ranks, and all of them on this machine."""
+    """Whether a standby helps a launch: its ranks are forked, and all run on this machine."""
     return plan.launch.warm and all(node.transport == "local" for node in plan.nodes)
 
 

@@ -34,7 +34,8 @@ class RankEvent(AttemptEvent, frozen=True, kw_only=True):
 
 
 class ProcessEvent(RankEvent, frozen=True, kw_only=True):
-    """Something that happened to a process of a rank. `generation`: the one that it was started for; above 0 if it replaces a dead one."""
+    """Something that happened to a process of a rank. `generation`: the generation that the rank was started for; above 0 if it replaces a
+    dead rank."""
 
     generation: int = 0
 

@@ -13,7 +13,7 @@ from engine.core.run.moves import Step, ignore, stop
 SIGKILL = 9
 
 ON_NAN = "launch.on_nan"
-"""Stands for the user whose signal ended a rank. A rank that it ends is left to the user, whatever `launch.on_failure` says."""
+"""Stands for the user whose signal ended a rank. If it ends a rank, the user decides what follows, whatever `launch.on_failure` says."""
 
 STAYED = "exception"
 """Stands for the user whose signal ended a rank that stayed after the exception which ended its main thread."""

@@ -163,7 +163,7 @@ def hold_ends_at(state: st.RunState, hold_for: float) -> float | None:
 
 
 def idle_since(state: st.RunState) -> float | None:
-    """Since when a run holds without a living rank, in seconds since the epoch; None: it does not."""
+    """Since when a run holds without a living rank, in seconds since the epoch; None: it does not hold, or a rank lives."""
     if not isinstance(state.phase, st.Holding):
         return None
     ended = [phase.at for phase in state.ranks if isinstance(phase, st.Done | st.Gone)]

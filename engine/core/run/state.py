@@ -196,7 +196,7 @@ class RunState(Value, frozen=True, kw_only=True):
     joined: frozenset[int] = frozenset()
     """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
     waits_in: tuple[int, ...] = ()
-    """The generation in which each rank waits, as it said last; -1: it does not wait, or has said nothing. Empty: none has."""
+    """The generation in which each rank waits, by its newest report; -1: it does not wait, or has reported nothing. Empty: none has."""
     elastic: bool = False  # whether any rank of this attempt has reported that it joined
     start_together: str = ""  # why ranks can only start together; empty: one may start alone
     backend: str = ""  # of this attempt

@@ -75,9 +75,9 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[int, ...] = ()  # other ranks that failed
     fix: str = ""  # a line to copy: a command, or a setting of a profile. Raw; empty: none.
     cause: str = ""  # the id of the known cause, or a word; see `Explanation.cause`
-    followed: tuple[str, ...] = ()  # its consequences, one sentence for all ranks with the same one: raw
+    followed: tuple[str, ...] = ()  # its consequences: ranks with the same one share a sentence; raw
     no_restart: str = ""
-    """Why no automatic restart followed, although the profile asks for one; empty: one did, or none was asked for."""
+    """Why no automatic restart followed, although the profile asks for one; empty: it followed, or the profile does not ask."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     loss_ranks: tuple[int, ...] = ()
-    """The ranks that own the loss, where others of a pipeline print a placeholder; empty: each that prints one."""
+    """The ranks that own the loss, if other ranks of a pipeline print a placeholder; empty: every rank that prints a loss."""
     activity: Activity = "unknown"  # the run's activity. Decisions read it; `doing` is for people.
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
     """The effect of a restart now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
@@ -146,7 +146,7 @@ class StallView(msgspec.Struct, frozen=True, kw_only=True):
     doing: tuple[str, ...] = ()  # where the ranks are in their code, one line for each group of them: raw
     late: tuple[int, ...] = ()  # ranks that others wait for
     place: tuple[str, int] | None = None
-    """File and line of the user's code in which the first of these is, else a rank that does something else than most: raw."""
+    """File and line in the user's code of the first hanging rank, else of a rank that does something else than most; raw."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

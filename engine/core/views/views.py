@@ -298,7 +298,7 @@ def _no_restart(state: RunState) -> str:
             return ""
 
 
-MOST_STOPPED = 64  # ranks that were stopped whose output is read: others may have waited for one of them
+MOST_STOPPED = 64  # most stopped ranks whose output is read: others may have waited for one of them
 
 
 def told_ranks(state: RunState) -> list[int]:

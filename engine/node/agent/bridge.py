@@ -52,7 +52,7 @@ def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socke
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
             link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            link.setblocking(False)  # or this process would wait where nobody accepts, and the queue is full
+            link.setblocking(False)  # otherwise this process would wait if no agent accepts and the queue is full
             link.connect(file.read())
             link.setblocking(True)
             if peer_of(link)[1] != os.geteuid():
@@ -187,7 +187,7 @@ def boot() -> int:
 
 def hold_step(child: int, wire_out: int) -> int:
     """Keeps a step of a Slurm job open for the agent that its bridge has started, because Slurm ends what outlives a step's first process.
-    Returns the exit status of the bridge, after it and, unless it is 0, everything that it has started has ended."""
+    Returns the exit status of the bridge after its end. Unless it is 0, waits until everything that the bridge has started has ended."""
     status = EXIT_LINK_LOST
     with contextlib.suppress(ChildProcessError):
         while True:

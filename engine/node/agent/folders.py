@@ -14,7 +14,8 @@ from engine.linux.locks import try_lock
 from engine.node.titles import show_title
 
 AGENT_LOG, GIVEN_UP = "agent.log", "given_up"
-"""The output of agents; and, after they have ended again and again, a symlink to the exit status of the last one, until a bridge has told it."""
+"""The output of agents; and, if agents have ended again and again, a symlink whose target is the exit status of the last one. It stays
+until a bridge has reported it."""
 
 KEEP_FILE = "keep"
 """If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""

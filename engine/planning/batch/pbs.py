@@ -36,7 +36,7 @@ _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
 
 _answers: dict[str, tuple[float, QueuedJob | None]] = {}
 _silences: list[tuple[float, CheckError]] = []
-"""When qstat last did not answer at all, and the error, if any. So a list of many runs waits for qstat only once."""
+"""When qstat last gave no answer, and its error, if it printed one. So a list of many runs waits for qstat only once."""
 
 
 def test(submission: Submission, permit: Permit) -> str:

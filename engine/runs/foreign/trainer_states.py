@@ -96,7 +96,8 @@ def _time_of(step: int, known: Sequence[tuple[int, float]]) -> float:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> tuple[int, tuple[tuple[int, str, float], ...]]:
-    """The step of a state, and its logs: step, name and value. A file that is not whole yet has none. `changed`: what is kept is of that time."""
+    """The step of a state, and its logs: step, name and value. A file that is still being written has none. `changed`: what is kept is of
+    that time."""
     data = read_part(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
         raise ValueError(f"more than {MAX_SIZE} bytes")

@@ -1,4 +1,4 @@
-"""Signs the supervisor's values in the c10d store, because whoever can connect to the store can write to it.
+"""Signs the supervisor's values in the c10d store, because every process that can connect to the store can write to it.
 
 Each attempt has its own secret, in a private file for the next supervisor and in the environment of the ranks. An attempt that an
 older rankdeck has begun has none: nothing is signed there. `rankdeck.elastic` checks the signatures.

@@ -119,7 +119,7 @@ async def _wait_over(over: asyncio.Event) -> None:
 
 
 def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, over: asyncio.Event) -> Link:
-    """The link to an agent that has a template. `over`: is set if it has none."""
+    """The link to an agent that has a template. `over`: is set if the agent has no template."""
     node = plan.nodes[0]
     folder = str(paths.node(node.name))
     library = unpacked()

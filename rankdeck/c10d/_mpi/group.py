@@ -18,7 +18,7 @@ from rankdeck.c10d._mpi.job import Job, meet
 from rankdeck.c10d._mpi.tensors import Block, memory, unit
 from rankdeck.c10d._operations import Operations
 
-_BARRIER_TAGS = 32768  # monitored barriers use these tags in turn; every MPI has as many
+_BARRIER_TAGS = 32768  # monitored barriers use these tags one after the other; every MPI allows this number
 
 
 class ProcessGroup(_group.ProcessGroup):

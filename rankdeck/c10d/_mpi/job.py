@@ -35,7 +35,8 @@ class Communicator(MPI.Intracomm):
 
 
 class Job(Background):
-    """MPI_COMM_WORLD, and what this process owes to its other ranks. Raises DistBackendError if ranks are missing after `timeout` seconds."""
+    """MPI_COMM_WORLD, and the duties of this process towards its other ranks. Raises DistBackendError if ranks are missing after `timeout`
+    seconds."""
 
     def __init__(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

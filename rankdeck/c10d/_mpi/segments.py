@@ -1,7 +1,7 @@
 """Where Open MPI puts the shared memory of this process, so that what killed processes have left can be removed.
 
 Open MPI makes a file in /dev/shm for each process, and only that process removes it; the file's name does not tell whether the process
-lives. So each process gets a folder of its own, which it keeps locked: a folder that nobody has locked belongs to nobody who lives. The
+lives. So each process gets a folder of its own, which it keeps locked: the owner of a folder without a lock is dead. The
 supervisor of a run removes such folders too (`engine.runs.shared_memory`).
 """
 

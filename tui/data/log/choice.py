@@ -9,7 +9,7 @@ from tui.data.log.file import LogFile
 from tui.data.log.merged import MergedLog
 
 STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out",), ("err",))
-"""Values that the key sets in turn."""
+"""Values that the key sets one after the other."""
 
 Scope = Literal["rank", "node", "all"]
 

@@ -44,7 +44,7 @@ class LogFinder:
         return self.found, self.error, self.pattern is not None and self.pattern.is_cut, self._step
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Where a line as it is shown has matches; where errors are sought, the word that tells one."""
+        """Where a shown line has matches. In a search for errors, the place of the word that shows an error."""
         if self.pattern is None:
             return []
         if self.pattern is not ERRORS:

@@ -51,8 +51,8 @@ class Batch(NamedTuple):
 class MergedLog:
     """Several files as one log, in memory that does not grow for ever.
 
-    Lines stand in the order in which they were written. Where nobody has noted it, what was in the files when they were opened stands
-    file by file, the one that was written to last at the end. A line whose end is still to come stands below all others until it comes.
+    Lines stand in the order in which they were written. If the order is unknown, the lines that were in the files when they were opened
+    stand file by file. The file that was written last comes last. A line whose end is still to come stands below all others until it comes.
 
     Args: order: order in which they were written; None: unknown. shown: which lines are held. folds: holds a line only once if several
     ranks have printed it.
@@ -125,7 +125,7 @@ class MergedLog:
         return Folding([source.rank for source in self.sources])
 
     def _folded(self, lines: list[Line], where: Where | Place) -> tuple[list[Line], Mapping[int, Line]]:
-        """The lines that stay if those that several ranks have printed are held once, and what changes of those that are held."""
+        """The lines that stay if lines that several ranks have printed are held once, and the changes of held lines."""
         if not self.folds:
             return lines, {}
         if where == "newer":

@@ -15,7 +15,7 @@ class LogReader:
     app from leaving."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
-        self.wanted: Where | Place | None = None  # the next place to read; None: no particular one
+        self.wanted: Where | Place | None = None  # the next place to read; None: any
         self._arrived = arrived
         self._requests: SimpleQueue[tuple[MergedLog, Where | Place] | None] = SimpleQueue()
         self._read: SimpleQueue[tuple[MergedLog, Batch]] = SimpleQueue()

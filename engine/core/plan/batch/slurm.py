@@ -152,8 +152,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
         default: whether jobs without a partition go there.
         up: whether it starts jobs.
         time: longest time of a job, as Slurm writes it.
-        nodes, free: all nodes, and those without any job.
-        gpus, free_gpus, cpus, free_cpus: of all nodes, and what new jobs may get.
+        nodes, free: number of all nodes, and of nodes without any job. gpus, cpus: number on all nodes. free_gpus, free_cpus: number that
+        new jobs may get.
     """
 
     name: str

@@ -113,7 +113,7 @@ class Saving:
         return bool(grown)
 
     def _says_so(self, rank: Rank) -> bool:
-        """Whether it is in the phase `save`, or its newest words about a checkpoint are that it saves one."""
+        """Whether it is in the phase `save`, or its newest line about a checkpoint says that it saves one."""
         texts = []
         for stream, path in enumerate(rank.files):
             begin = max(self._written.get((rank.number, stream), 0), file_size(path) - NEWEST)

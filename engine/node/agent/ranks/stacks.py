@@ -11,14 +11,14 @@ from engine.node.agent.state import STACKS_SIGNAL, NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
 MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
-"""Bytes of a rank's answer, and of all answers together. JSON may take six bytes for one."""
+"""Bytes of a rank's answer, and of all answers together. JSON may take six bytes for one byte."""
 
 STACKS_TIME, COLLECTIVES_TIME = 3.0, 1.5
 """Seconds for the ranks' answers. A stopped rank does not answer, and the others' answers must not wait longer."""
 
 CHILD_TIME, CHILDREN_TIME, MOST_CHILDREN = 0.5, 2.0, 16
-"""Seconds for the answer of a process below a rank, and for all of them; how many of each rank are asked, one after the other, since they
-write to their rank's file."""
+"""Seconds for the answer of one process below a rank, and of all; how many processes of each rank are asked. They are asked one after the
+other, because they write to the same file."""
 
 
 class Asked:
@@ -122,6 +122,6 @@ class Stacks:
 
 
 def _can_answer(pid: int) -> bool:
-    """Whether a process writes its stack on the signal now. A stopped one would do so later, in the middle of another answer."""
+    """Whether a process writes its stack on the signal now. A stopped process would write later, in the middle of another answer."""
     status = process_status(pid)
     return status is not None and status[1] not in "Tt" and catches(pid, STACKS_SIGNAL)

@@ -211,7 +211,7 @@ class Templates:
         """The template for a message's process; it is started if need be. None where there can be none."""
         current = self._template
         if current is not None and current.serves(message, environment):
-            # An attempt that has begun has the old files, and what joins it gets them too.
+            # An attempt that has begun has the old files, and ranks that join it get them too.
             has_begun = self.is_busy or self._state.store is not None or self._state.running()
             if has_begun or not current.sources.have_changed():
                 return current
