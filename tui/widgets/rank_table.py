@@ -215,7 +215,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(CursorMoved())
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the row; a click on the row that has it selects the rank, one on a heading sorts by it."""
+        """Moves the cursor to the row. A click on the cursor's row selects the rank, and a click on a heading sorts by its column."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == 0:
             column = self._fit.column_at(offset.x)

@@ -34,7 +34,7 @@ class Counter(msgspec.Struct, kw_only=True):
     epoch: float | None = None
     begun: int = 0  # how often the count began again
     is_ahead: bool = False
-    """It began again before its epoch changed, as a bar does that is set back first and gets its new title then."""
+    """It began again before its epoch changed: some bars are set back first, and get their new title later."""
     of_epoch: bool = False
     kind: Kind = ""
     """Of its newest line. `file`: it is in a file that the rank writes; `own`: the profile says so; `lead`: it may also be a rank."""

@@ -140,7 +140,7 @@ class SavedView(msgspec.Struct, frozen=True, kw_only=True):
 
 class StallView(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
-    since: float  # when the first of them began to hang, seconds since the epoch
+    since: float  # when the first rank began to hang, seconds since the epoch
     waits: tuple[str, ...] = ()
     """Who waits for whom in collectives, one sentence each: raw; empty: nobody waits, or not known yet."""
     doing: tuple[str, ...] = ()  # where the ranks are in their code, one line for each group of them: raw
