@@ -62,7 +62,7 @@ class Shared:
             return  # the interpreter reports it
         with contextlib.suppress(BaseException):  # of the program's objects
             internals.forget_exit_handlers()
-            flush_files()  # a collection may close what is below a buffer before the buffer
+            flush_files()  # a collection may close a file before its buffer is written
             groups = find_groups()  # noqa: F841 - keeps them
             reset_hooks()
             free_modules([name for name in list(sys.modules) if name not in self.modules or name == "__main__"])

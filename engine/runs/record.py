@@ -40,7 +40,7 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """`job.json`: the job that a run was submitted as, to whom, and when, in seconds since the epoch.
+    """`job.json`: the job of a submitted run, its batch system, and the time of the submission, in seconds since the epoch.
 
     `next`: the job that continues the run once this one is over; empty: none. `best`: the last step that any earlier job has reached;
     None: none has. `fruitless`: how many jobs in a row, before this one, got no further.

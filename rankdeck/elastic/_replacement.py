@@ -150,8 +150,8 @@ class Replacement:
         return (self._standing.inside or self._standing.leaving) and self._standing.generation == generation
 
     def _replace(self, generation: int, is_late: bool) -> bool:
-        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed. `is_late`: the main
-        thread has had its time, and need not be in a collective."""
+        """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed. `is_late`: the time of
+        the main thread is over, so that it need not be in a collective."""
         where = (
             f"waits in {place()}, and does not notice that a peer is lost" if is_late else "is stuck in a collective"
         )

@@ -56,7 +56,7 @@ from rankdeck.recipes._stop import StopSignal, ignore_signals
 
 @dataclass(frozen=True)
 class Parameters:
-    epochs: int = parameter(5, "times that all images are seen", low=1, presets={"small": 1, "minute": 150, "big": 200})
+    epochs: int = parameter(5, "passes over all images", low=1, presets={"small": 1, "minute": 150, "big": 200})
     batch: int = parameter(16, "images per rank and step", low=2, unit="images")
     width: int = parameter(8, "channels of the first layer", low=1, presets={"small": 4, "big": 64})
     lr: float = parameter(0.1, "highest learning rate", low=0.0)

@@ -53,9 +53,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    epochs: int = parameter(
-        10, "times that all images are seen", low=1, presets={"small": 2, "minute": 300, "big": 1000}
-    )
+    epochs: int = parameter(10, "passes over all images", low=1, presets={"small": 2, "minute": 300, "big": 1000})
     batch: int = parameter(16, "images per rank and part of a step", low=1, unit="images")
     accumulate: int = parameter(2, "parts of a step whose gradients are added up", low=1)
     hidden: int = parameter(64, "width of the hidden layers", low=1, presets={"small": 16, "big": 1024})

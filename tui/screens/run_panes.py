@@ -74,7 +74,7 @@ class RunPanes:
         self.widget("why").display = self.has_explanation and self.zoom in (None, "why")
         screen.set_class(self.zoom == "why", "-why-only")
         if screen.focused is not None and not screen.focused.display:
-            screen.set_focus(self.widget(self.zoom or "ranks"))  # now, so that a key that is pressed meanwhile continues from here
+            screen.set_focus(self.widget(self.zoom or "ranks"))  # at once: the next key continues from here
         screen.refresh_bindings()
 
     # --- keys --------------------------------------------------------------------------------------------------------

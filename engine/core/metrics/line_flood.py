@@ -31,7 +31,7 @@ _WORD = re.compile(rb"[^ ]+")
 _THOUSANDS = re.compile(rb"\d{1,3}(?:,\d{3})*(?!\d)")
 
 Places = Callable[[bytes], Sequence[tuple[str, int]]]
-"""Tells the metrics of a line: the name of each, and the byte of the line with which a digit of its number begins. Its step is `STEP`,
+"""Finds the metrics of a line: the name of each, and the offset of a digit of its number. Its step is `STEP`,
 its epoch `EPOCH`. Empty: all lines of this format are needed."""
 
 

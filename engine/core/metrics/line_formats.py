@@ -122,7 +122,7 @@ class LineFormats:
         return False
 
     def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]] | None:
-        """The main metrics of a line, its step and its epoch: the name of each, and the byte with which a digit of its number begins.
+        """The main metrics of a line, its step and its epoch: the name of each, and the offset of a digit of its number.
         None: the step or the epoch is written in an uncommon way."""
         known = self.known["training"]
         if shape not in known:

@@ -290,7 +290,7 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 class RestartRequested(Event, frozen=True, kw_only=True):
     """A user asks for a restart. `scope`: `all` is a new attempt of all ranks; `smallest` starts only the dead ranks if that is possible.
-    `attempt` and `generation`: those that the user saw, or None. A request about an earlier one is refused: it could end a healthy run."""
+    `attempt` and `generation`: numbers that the user saw, or None. A request about an earlier one is refused: it could end a healthy run."""
 
     by: str
     scope: Scope = "smallest"

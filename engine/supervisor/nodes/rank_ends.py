@@ -74,7 +74,8 @@ class RankEnds:
         return self._explain(ended, end, numbers) if ended.status != 0 else ended
 
     def _explain(self, ended: ev.RankEnded, end: RankEnd, numbers: bytes) -> ev.RankEnded:
-        """Adds to the end of a failed rank whether it blames another one, why it could not set its process group up, and why it would fail again."""
+        """Completes the end of a failed rank: whether the rank blames another rank, why it could not set up its process group, and why it
+        would fail again."""
         status = ended.status
         try:
             tail = self._ingest.last.errors(end.rank)
