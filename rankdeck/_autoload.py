@@ -59,7 +59,7 @@ def _report_raised() -> None:
 
 
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
-"""Of `init_process_group`, in their order."""
+"""Names of the arguments of `init_process_group`, in their order."""
 
 
 def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool | None:

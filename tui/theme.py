@@ -30,7 +30,7 @@ _COLOURS = read_table("tui", "theme", _Colour)
 
 
 def _theme(name: str, colours: Mapping[str, str], *, dark: bool) -> Theme:
-    """A theme. Of a scrollbar only the part that moves stands out, without colours too."""
+    """A theme. Only the moving part of a scrollbar stands out, without colours too."""
     tracks = {
         f"scrollbar-{part}": colours["background"] for part in ("background", "background-hover", "background-active")
     }

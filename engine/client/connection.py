@@ -67,7 +67,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._process = 0
-        """The supervisor's, if it is on this machine."""
+        """Pid of the supervisor, if it is on this machine; else 0."""
         self.pid = 0
 
     @classmethod

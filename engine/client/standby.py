@@ -18,27 +18,15 @@ from engine.runs.standbys import circumstances, new_standby
 
 
 class Standby:
-    """A supervisor without a run.
-
-    Args:
-        key: Key of the launches that it serves.
-        words, answers: the pipes to it.
-    """
+    """A supervisor without a run. `key`: Key of the launches that it serves. `words` and `answers`: the pipes to it."""
 
     def __init__(self, key: str, words: IO[bytes], answers: IO[bytes]) -> None:
         self._key, self._words, self._answers = key, words, answers
 
     @classmethod
     def start(cls, plan: LaunchPlan, permit: Permit) -> Standby:
-        """Starts a standby that ends with this process.
-
-        Args:
-            plan: Plan of the run that may be launched.
-            permit: what may start.
-
-        Raises:
-            NotTrustedError: a standby for this plan may not.
-        """
+        """Starts a standby that ends with this process. `plan`: Plan of the run that may be launched. `permit`: what may start. Raises
+        NotTrustedError: a standby for this plan may not."""
         admit(permit, plan, code=False)
         paths = new_standby(plan)
         process = start_detached(paths, ["standby", str(paths.folder)], stdin=subprocess.PIPE)

@@ -26,12 +26,8 @@ WIDTH = 80
 
 
 class Checklist:
-    """Collects findings. Reports each node on standard error when it is done; prints a table and the problems at the end.
-
-    Args:
-        as_json: prints the findings as JSON instead of the table.
-        ascii_only: uses ASCII signs.
-    """
+    """Collects findings. Reports each node on standard error when it is done; prints a table and the problems at the end. `as_json`: prints
+    the findings as JSON instead of the table. `ascii_only`: uses ASCII signs."""
 
     def __init__(self, *, as_json: bool, ascii_only: bool) -> None:
         self._as_json, self._ascii = as_json, ascii_only

@@ -66,9 +66,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     """The run's id, or the name of the log."""
     state: str
-    """Of a run: `failed`, `holding`, `running`…; of a log: `failed`, or `unknown` if no known failure was found."""
+    """The state of a run: `failed`, `holding`, `running`… A log has `failed`, or `unknown` if no known failure was found."""
     attempt: int | None
-    """Of a run: which attempt this is about."""
+    """The attempt of a run that this is about."""
     verdict: Verdict | None
     """None: nothing failed, or no known failure was found."""
     noticed: tuple[str, ...]

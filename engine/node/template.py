@@ -354,7 +354,7 @@ def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spar
 
 
 def bury(wire: socket.socket, spares: Spares, ranks: set[int]) -> bool:
-    """Reaps ended processes. Of a rank, first kills its group, and records its status in a file in case the agent is gone. `ranks`:
+    """Reaps ended processes. If it is a rank, first kills its group, and records its status in a file in case the agent is gone. `ranks`:
     Processes that were forked for a request; other children are orphans of ranks, or spares. Returns whether there are children left."""
     while True:
         try:

@@ -53,8 +53,8 @@ def make_plan(
     """The plan of a profile on its nodes, relative to the current directory; as far as reading files goes, if nothing may start for it.
 
     Asks other nodes only if their number of ranks or the choice of the backend depends on the answer. Checks files only on this
-    machine, if ranks run here; `engine.planning.check` checks the others. Of several backends that the profile allows, the plan
-    uses the first that can run.
+    machine, if ranks run here; `engine.planning.check` checks the others. If the profile allows several backends, the plan uses the first
+    that can run.
 
     Args:
         profile: what the user asked for.

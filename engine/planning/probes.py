@@ -37,13 +37,8 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ProbeError(Exception):
-    """A probe can't be started, or stopped answering.
-
-    Args:
-        fact: what is wrong, in one line.
-        hint: the next step; may be empty.
-        is_reached: whether the node was reachable.
-    """
+    """A probe can't be started, or stopped answering. `fact`: what is wrong, in one line. `hint`: the next step; may be empty.
+    `is_reached`: whether the node was reachable."""
 
     def __init__(self, fact: str, hint: str, *, is_reached: bool) -> None:
         super().__init__(fact)
@@ -51,25 +46,15 @@ class ProbeError(Exception):
 
 
 class Probe:
-    """A running probe.
-
-    Args:
-        process: the command of the node's launcher.
-        seconds: how long the probe took to start.
-    """
+    """A running probe. `process`: the command of the node's launcher. `seconds`: how long the probe took to start."""
 
     def __init__(self, process: asyncio.subprocess.Process, seconds: float) -> None:
         self._process = process
         self.seconds = seconds
 
     async def ask(self, question: str, answer: type[Answer], **details: object) -> Answer:
-        """Asks one question and waits for the answer.
-
-        Args:
-            question: its name in `engine.node.probe`.
-            answer: the type of the answer.
-            details: parameters of the question.
-        """
+        """Asks one question and waits for the answer. `question`: its name in `engine.node.probe`. `answer`: the type of the answer.
+        `details`: parameters of the question."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(wire.encode_frame({"ask": question, **details}))

@@ -16,13 +16,9 @@ _PATHS = (("layout", "hostfile"), ("recipe", "script"), ("launch", "python"), ("
 
 
 def as_saved(profile: Profile, path: Path | None) -> Profile:
-    """A profile as its file has it: a script of this folder gets its absolute path, so that every folder finds it.
-
-    Args:
-        profile: what the user wants to save.
-        path: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together. In a `.rankdeck`
-            folder elsewhere, paths below the folder that contains it become relative to that again.
-    """
+    """A profile as its file has it: a script of this folder gets its absolute path, so that every folder finds it. `profile`: what the user
+    wants to save. `path`: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together.
+    In a `.rankdeck` folder elsewhere, paths below the folder that contains it become relative to that again."""
     script = profile.recipe.script
     is_relative = script is not None and not os.path.isabs(os.path.expanduser(script)) and os.path.isfile(script)
     if is_relative and not (path is not None and path.absolute().is_relative_to(Path.cwd())):

@@ -62,7 +62,8 @@ def _has_lost_its_plan(paths: RunPaths) -> bool:
 
 
 def find_run(word: str) -> RunPaths:
-    """The run with that id or unique prefix of an id; `-`: the newest. Of several, the one that is active. Raises RunNotFoundError: none, or several."""
+    """The run with that id or unique prefix of an id; `-`: the newest. If there are several, returns the active one. Raises
+    RunNotFoundError: none, or several."""
     if _RUN_NAME.fullmatch(word) and _launched_at(exact := RunPaths(runs_folder() / word)) is not None:
         return exact
     runs = all_runs()

@@ -1,4 +1,4 @@
-"""Removes files that only a run with processes needs, when it has ended: the history and the log need a sixth of them."""
+"""Removes files of an ended run that only a run with processes needs. A sixth stays, for the history and the log."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
     fault: str = ""  # why its state is not that of its last counted step; empty: it is
     is_alone: bool = False  # whether its running statistics are known to be those of this rank alone
     digests: dict[str, int] = {}  # noqa: RUF012 - never written
-    """Of what it has trained, by name of the part."""
+    """Digests of the parts that it has trained, by name."""
 
 
 def arrival(state: State, standing: Standing) -> Arrival:
@@ -48,7 +48,7 @@ def arrival(state: State, standing: Standing) -> Arrival:
 
 def find_source(arrivals: list[Arrival]) -> Arrival:
     """Returns the rank whose state all ranks take: the rank that has trained most, among ranks with a right state. Ranks in new processes
-    count only if there are no others. Of equal ranks it is the first, because DDP takes buffers from rank 0. Raises StateError: no
+    count only if there are no others. If several are equal, it is the first, because DDP takes buffers from rank 0. Raises StateError: no
     trained rank has a right state, or ranks with the same step have different ones."""
     trained = [one for one in arrivals if not one.fresh]
     right = [one for one in trained if not one.fault] if trained else arrivals

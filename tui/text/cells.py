@@ -37,7 +37,7 @@ def clean(data: bytes | str) -> str:
 
 
 def plain_line(data: bytes | str) -> str:
-    """One line of plain text, for a cell of a table. Of several lines, the last that has text."""
+    """One line of plain text, for a cell of a table. The last line that has text, if there are several."""
     return segments_line(data, colour=False)[0]
 
 

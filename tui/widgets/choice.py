@@ -69,7 +69,7 @@ class Choice(Widget, can_focus=True):
         return Content.assemble(*parts)
 
     def _window(self) -> tuple[int, int]:
-        """Which options are shown: from the first that lets the chosen one be seen, as many as there is room for."""
+        """The shown options: as many as there is room for, with the chosen one among them."""
         width, sign, count = self.content_size.width, 4 if self._ascii else 2, len(self.options)
         cells = [cell_len(plain_line(option) or UNSET) + sign for option in self.options]
 

@@ -8,7 +8,7 @@ from engine.core.launch_commands.command import looks_like_launch
 
 
 class CommandLine(Input):
-    """An `Input`. Of several lines that are pasted, Textual's own takes the first, so that a batch file would be lost."""
+    """An `Input`. Textual's own input keeps only the first pasted line, so that a batch file would be lost."""
 
     class Pasted(Message):
         """A command, or a batch file, that starts ranks."""

@@ -88,13 +88,8 @@ async def send(notify: Notify, told: Telling) -> list[str]:
 
 
 async def run_command(command: Sequence[str], told: Telling) -> str:
-    """Runs the user's command, without a shell, and waits until it has ended.
-
-    The run's words are in its environment only: arguments are seen by every user of the machine.
-
-    Returns:
-        Why it did not do its work, in words; empty: it did.
-    """
+    """Runs the user's command, without a shell, and waits until it has ended. The run's words are in its environment only: arguments are
+    seen by every user of the machine. Returns why it did not do its work, in words; empty: it did."""
     if not command:
         return ""
     words = {
@@ -110,14 +105,8 @@ async def run_command(command: Sequence[str], told: Telling) -> str:
 
 
 async def post(url: str, told: Telling) -> str:
-    """Posts a message to the user's webhook, as JSON, and waits for the answer.
-
-    Args:
-        url: may be a secret: it is in no argument and in no answer. Empty: nothing is posted.
-
-    Returns:
-        Why it was not taken, in words; empty: it was.
-    """
+    """Posts a message to the user's webhook, as JSON, and waits for the answer. `url`: may be a secret: it is in no argument and in no
+    answer. Empty: nothing is posted. Returns why it was not taken, in words; empty: it was."""
     if not url:
         return ""
     run, profile, reason = (_plain(one).translate(_NO_MENTIONS) for one in (told.run, told.name, told.text))

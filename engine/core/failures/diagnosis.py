@@ -97,7 +97,7 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
             another node with MPI_ERR_UNKNOWN.
         status: its exit status, if known.
 
-    Of chained tracebacks the first decides: a rank that fails and then loses its connection during cleanup is still the cause.
+    The first of chained tracebacks decides: a rank that fails and then loses its connection during cleanup is still the cause.
     """
     text = plain(output)
     if mpi_status == _MPI_ERR_UNKNOWN and not text.strip():
@@ -136,7 +136,7 @@ def explain(
 
     Args:
         status: the exit code, or minus the number of a signal; None: unknown.
-        reason: from the node's agent: why it could not be started, or how it was lost.
+        reason: why it could not be started, or how it was lost, as the node's agent reports it.
         by: the user who sent the signal that ended it; empty: unknown.
         context: what its launcher printed.
         python: the Python that it ran; empty: not known.

@@ -74,13 +74,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """First letters of ids that win over this one in the same process, because they are more specific."""
     speaker: Speaker = ""  # of a failed connection: who writes the text
     statuses: tuple[int, ...] = ()
-    """Of a failed connection: exit statuses for which the pattern counts; empty: all."""
+    """Exit statuses of a failed connection for which the pattern counts; empty: all."""
     retry: bool = False  # of a failed connection: whether a second try within seconds may succeed
     final: bool = False  # of a failed connection: whether no other try can ever succeed, because the job is over
     gone: bool = False
-    """Of a failed connection: whether the node does not belong to the job, which goes on without it."""
+    """Whether a failed connection shows that the node does not belong to the job, which goes on without it."""
     proxied: bool = False
-    """Of a failed connection: whether `detail` says that the failure is at a jump host or on the way from it."""
+    """Whether `detail` says that a connection failed at a jump host or on the way from it."""
 
 
 class Found(NamedTuple):

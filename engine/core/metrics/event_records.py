@@ -57,7 +57,7 @@ _FLOAT, _DOUBLE = 1, 2  # types of tensors
 
 
 class Scalar(NamedTuple):
-    """One value. `at`: seconds since the epoch, as the program says; `step`: as the program counts."""
+    """One value. `at`: the program's time, in seconds since the epoch; `step`: the program's step."""
 
     at: float
     step: int
@@ -66,7 +66,7 @@ class Scalar(NamedTuple):
 
 
 def complete_size(data: bytes) -> tuple[int, int]:
-    """The size of the whole records at the beginning of some data. `data`: from the beginning of a record. Returns the bytes of the whole
+    """The size of the whole records at the beginning of some data. `data`: bytes that begin with a record. Returns the bytes of the whole
     records, and the bytes of the record behind them; 0: its length is not there yet. Raises ValueError: it is no file of events."""
     at = 0
     while at + HEAD <= len(data):

@@ -185,7 +185,7 @@ class LineCounts:
             and not self.text[max(0, at - 2) : at].strip(" ({,'\"").isalpha())  # fmt: skip
 
     def _take_bare(self, bare: list[Field]) -> None:
-        """Of counts without a name, the last counts steps; one before it the epochs."""
+        """The last count without a name counts steps, the one before it epochs."""
         if (
             self.step is None
             and not bare

@@ -104,7 +104,7 @@ class _Columns:
         return None if column is None else self._numbers(column)
 
     def with_thousands(self, begin: int, first: bytes) -> list[float] | None:
-        """The same of a number that may have thousands separators, which make it several words: `1,234.5` in the first line."""
+        """Like `at`, for a number with thousands separators, which split it into several words: `1,234.5` in the first line."""
         found = _THOUSANDS.match(first, begin)
         numbers = self.at(begin)
         for after in [at for at in range(begin, found.end()) if first[at] == ord(",")] if found else []:

@@ -20,7 +20,7 @@ MAX_NEW = 32
 names of files. Then some of them, evenly spread, and the last one are read."""
 
 LEAST_NEW = 2
-"""The same, after some chunks in a row that had more. Each such chunk halves the number."""
+"""The least number, after some chunks in a row that had more. Each such chunk halves the number."""
 
 MANY = 64
 """Lines of one chunk. If it has more, metrics other than the main ones are taken from every eighth line only: a curve shows no more."""

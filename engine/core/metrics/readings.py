@@ -209,8 +209,8 @@ def _is_loss(progress: RankProgress, name: str, value: float) -> bool:
 
 
 def _is_in_file(progress: RankProgress, key: str, step: int | None) -> bool:
-    """Whether a value that is printed came from a file before, so that it would be stored twice. Output that says more than the last
-    steps of the file wins."""
+    """Whether a value that is printed came from a file before, so that it would be stored twice. The output wins if it shows more than the
+    last steps of the file."""
     told = progress.in_files.get(key)
     if told is None:
         return False

@@ -28,7 +28,7 @@ class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a node for planning. `torch`: its version, empty: unknown. `torch_cuda`: the CUDA version of its build, empty for a
-    build without CUDA, None: unknown. `output`: from the backend's program, if it has one."""
+    build without CUDA, None: unknown. `output`: printed by the backend's program, if it has one."""
 
     name: str
     cores: int
@@ -125,7 +125,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.
     spare_names: tuple[str, ...] = ()
-    """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
+    """The spare nodes where dead ranks can rejoin, because the nodes need no copy of the code."""
     is_looked_up: bool = True
     """Whether programs and nodes were asked what the plan depends on; not, if nothing may start for the profile."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does

@@ -62,6 +62,6 @@ class Kills:
                 self._newest.pop(event.rank, None)
 
     def sender(self, rank: int, status: int) -> str:
-        """The user whose signal ended a rank; empty: no user's."""
+        """The user whose signal ended a rank; empty: no user sent one."""
         by, number = self._newest.get(rank, ("", 0))
         return by if number == -status else ""

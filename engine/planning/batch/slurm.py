@@ -46,12 +46,8 @@ _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"
 
 
 def test(submission: Submission, permit: Permit) -> str:
-    """Asks Slurm whether it would take a job. Returns when it would start, in Slurm's words.
-
-    Raises:
-        CheckError: it would not; the message is Slurm's.
-        NotTrustedError: Slurm may not be asked.
-    """
+    """Asks Slurm whether it would take a job. Returns when it would start, in Slurm's words. Raises CheckError: it would not; the message
+    is Slurm's. Raises NotTrustedError: Slurm may not be asked."""
     words = ["sbatch", "--test-only", *submission.options, "--wrap=true"]
     said = answer(words, permit, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
     lines = [line.removeprefix("sbatch: ") for line in said.splitlines() if "to start at" in line]
@@ -128,12 +124,8 @@ class Queue:
         self._jobs: dict[str, QueuedJob] = {}
 
     def jobs(self, patience: float = PATIENCE) -> dict[str, QueuedJob]:
-        """Every job that squeue knows, by its number; ended ones for some minutes. `patience`: seconds for which an earlier answer is good enough.
-
-        Raises:
-            SilentSlurmError: no controller answers.
-            CheckError: squeue does not answer.
-        """
+        """Every job that squeue knows, by its number; ended ones for some minutes. `patience`: seconds for which an earlier answer is good
+        enough. Raises SilentSlurmError: no controller answers. Raises CheckError: squeue does not answer."""
         now = time.monotonic()
         if now - self._silent < patience:
             raise SilentSlurmError(_SILENT, hint=_PING)

@@ -18,7 +18,7 @@ BOOT_TIMEOUT = 30.0
 """Seconds for Python to start and print its sync line. A cold file system needs several."""
 
 SETUP_TIMEOUT = 120.0
-"""The same if the user's `launch.setup` runs first: modules and conda on a cold file system."""
+"""The same limit if the user's `launch.setup` runs first: modules and conda on a cold file system."""
 
 END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
 """Seconds for a bridge to end after its stdin is closed; the second if the node has been silent."""

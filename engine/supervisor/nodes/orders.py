@@ -146,7 +146,7 @@ class Orders:
         }
 
     def _spawn_by_route(self, action: act.SpawnRanks) -> None:
-        """Starts ranks. Of a node that was not there when the store was opened, it finds the interface first."""
+        """Starts ranks. If a node was not there when the store was opened, finds its interface first."""
         known = dict(self._run.state.interfaces)
         if not known or action.node in known or action.node in self._spare_interfaces:
             self._spawn(action)

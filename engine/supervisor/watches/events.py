@@ -26,7 +26,7 @@ SEARCH_TIME = 5.0
 """Longest time, in seconds, that a search takes beside the work of the supervisor."""
 
 END_TIME = 0.5
-"""The same at the end of a run, which waits for it. Also the longest time for unread data at the end of an attempt."""
+"""The same limit at the end of a run, which waits for it. Also the longest time for unread data at the end of an attempt."""
 
 LOOK_PAUSE = 0.01
 """Seconds between two looks whether a thread has ended."""
@@ -110,7 +110,7 @@ class AttemptFiles:
         self._ranks: dict[int, int] = {}
         """By pid."""
         self._trackers: dict[int, Tracker] = {}
-        """Of each rank with a file. A rank that writes the same numbers with two trackers is read once."""
+        """Readers of ranks that have a file. A rank that writes the same numbers with two trackers is read once."""
         self._search: _Work[dict[Path, int]] | None = None
         self._reading: _Work[list[_Slice]] | None = None
         self._pause = self._due = FIRST_PAUSE

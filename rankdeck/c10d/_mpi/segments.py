@@ -18,7 +18,7 @@ from collections.abc import Iterator
 SHARED_MEMORY = "/dev/shm"
 
 VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
-"""Of Open MPI 5 and 4: the folder of these files."""
+"""Variables of Open MPI 5 and 4 with the folder of these files."""
 
 _folder = ""  # the folder of this process
 _lock = -1  # the file that is open, and so locked, as long as this process lives

@@ -180,7 +180,7 @@ class Pattern:
         return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in used.in_line.finditer(text)])
 
     def _line_by_line(self, block: bytes) -> Iterator[int]:
-        """The same where a terminal would not show a block as it is, or a line is too long."""
+        """The same for a block that a terminal would not show as it is, or with a line that is too long."""
         offset = 0
         for line in block.split(b"\n"):
             if self.has(line):

@@ -29,7 +29,8 @@ _BLOCK, _NO_BLOCK = re.compile(r"(?:^|-W\s*|,)block="), "rankdeck wait waits for
 
 
 _STATES = {"Q": "PENDING", "W": "PENDING", "T": "PENDING", "H": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "U": "SUSPENDED", "E": "COMPLETING", "B": "RUNNING"}  # fmt: skip
-"""Of a job that has not ended, by the letter of PBS: queued, waits, in transit, held, runs, suspended (twice), exits, an array has begun."""
+"""States of a job that has not ended, by the letter of PBS: queued, waits, in transit, held, runs, suspended (twice), exits, an array has
+begun."""
 
 _ENDS = {0: "COMPLETED", 271: "CANCELLED", -29: "TIMEOUT", -27: "OUT_OF_MEMORY"}
 """How a job has ended, by `Exit_status`: 256 and a signal, or the number of what the mother superior has killed it for."""

@@ -42,9 +42,9 @@ class Ending:
     ) -> None:
         self._state, self.send, self._last_words, self._on_stop = state, send, last_words, on_stop
         self._steps: list[tuple[str, float]] = []
-        """Of the stop ladder: a signal or REQUEST, and seconds until the next step."""
+        """Steps of the stop ladder: a signal or REQUEST, and seconds until the next step."""
         self._deadline: float | None = None
-        """Of the current step; None where no ladder is walked."""
+        """End of the current step; None if no ladder is under way."""
         self._saving: Saving | None = None
         """Follows the ranks' saves since the first step; None: the ladder does not wait for them."""
         self._patience_ends = 0.0

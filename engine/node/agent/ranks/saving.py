@@ -84,7 +84,7 @@ class Saving:
         """The file that is being written, with its folder, and the bytes of all so far; empty: none is known."""
         self._written = {(rank.number, stream): file_size(rank.files[stream]) for rank in ranks for stream in range(3)}
         self._sizes: dict[str, int] = {}
-        """Of open files that look like parts of a checkpoint, by path."""
+        """Sizes of open files that look like parts of a checkpoint, by path."""
         self._grew: dict[int, float] = {}
         """When such a file of a rank last grew."""
 

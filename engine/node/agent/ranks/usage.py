@@ -34,7 +34,7 @@ class Usage:
         self._state, self._send, self._is_idle = state, send, is_idle
         self._next = 0.0
         self._before: dict[int, tuple[int, int, float, float, int | None, int | None]] = {}
-        """Of each rank: pid, start time, when it was read, seconds of processor time, bytes read, bytes written."""
+        """By rank: pid, start time, time of the reading, seconds of processor time, bytes read, bytes written."""
 
     def look(self) -> None:
         """Takes a sample if one is due, and reports ranks for which there is one before it."""
