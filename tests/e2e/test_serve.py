@@ -88,7 +88,7 @@ async def test_the_app_opens_in_two_browsers_and_ends_with_each(rankdeck: Deck):
             await first.wait_seen("quickstart")
             async with browser(address) as second:
                 await second.wait_seen("quickstart")
-                assert len(apps(rankdeck)) == 2
+                await asyncio.to_thread(wait_until, lambda: len(apps(rankdeck)) == 2)
             await asyncio.to_thread(wait_until, lambda: len(apps(rankdeck)) == 1)
             await first.type("?")
             await first.wait_seen("Go to the previous pane or field.")
