@@ -1,4 +1,4 @@
-"""A supervisor that is started before its run is planned, and imports its modules meanwhile.
+"""Starts a supervisor before its run is planned. It imports its modules meanwhile.
 
 `rankdeck_command` calls this before the command's own imports: both take about as long.
 """

@@ -19,7 +19,7 @@ from engine.runs.templates import end_template, remove_ended_templates, template
 from engine.supervisor.lifetime.abandon import end_processes
 
 TEMPLATE_TIME = 30.0
-"""Seconds in which a template ends. One that imports torch sees the request when it has done so."""
+"""Seconds in which a template ends. A template that imports torch sees the request after the import."""
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
@@ -65,7 +65,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
 def end_templates(*, as_json: bool) -> None:
     """Ends the templates of this user on this machine, waits until they take no more runs, and removes their folders.
 
-    Prints their pids as JSON, or their number. Raises RankdeckError: one does not end.
+    Prints their pids as JSON, or their number. Raises RankdeckError: a template does not end.
     """
     found = list(templates())
     deadline = time.monotonic() + TEMPLATE_TIME

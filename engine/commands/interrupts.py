@@ -217,7 +217,7 @@ class BenchInterrupts:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
 
     def watch(self, run: LocalRun | None) -> None:
-        """From now on, signals stop this run. One that arrived while it was being launched stops it now."""
+        """From now on, signals stop this run. A signal that arrived during the launch stops the run now."""
         self._run = run
         if self.count:
             self._stop()

@@ -183,7 +183,7 @@ def _threads() -> int:
 
 
 def _has_more_threads(before: int) -> bool:
-    """Whether this process keeps more threads than before. One that was joined may be listed a little longer."""
+    """Whether this process keeps more threads than before. A thread that was joined may be listed a little longer."""
     end = time.monotonic() + LISTED_TIME
     while _threads() > before:
         if time.monotonic() > end:

@@ -33,7 +33,8 @@ class Sources:
         self._states: dict[str, State | None] = {}
 
     def note(self, paths: list[str]) -> None:
-        """Notes the state of files. One that was changed since the process began is taken for changed: it may have the old content."""
+        """Notes the state of files. A file that was changed after the process began counts as changed, because the process may have its old
+        content."""
         for path in paths:
             seen = source_state(path)
             is_older = not seen or seen[-1][0] < self._began

@@ -14,8 +14,7 @@ MAX_FIRST_LINE = 256
 
 def interpreter_of(script: Path) -> tuple[str, ...] | None:
     """Words before a script that is no Python program; empty: it runs as itself; None: Python runs it. A first line that names a Python is
-    left to `launch.python`, which has torch. `script`: the file. One that can't be read is taken for Python: its check says what is
-    wrong."""
+    left to `launch.python`, which has torch. `script`: the file. A file that can't be read counts as Python: its check says what is wrong."""
     try:
         with open(open_regular(script.resolve()), "rb") as file:
             begin = file.read(MAX_FIRST_LINE)

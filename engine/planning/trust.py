@@ -140,7 +140,7 @@ def _content(path: str) -> str:
 
 @lru_cache(maxsize=64)
 def _read(path: str, inode: int, size: int, changed: int) -> str:
-    """The digest of a file's content; the arguments differ once it has changed. One that is too large is known by its last change."""
+    """The digest of a file's content; the arguments differ once it has changed. A file that is too large is known by its last change."""
     if size > LARGEST:
         return f"{inode} {size} {changed}"
     with open(open_regular(os.path.realpath(path)), "rb") as file:

@@ -25,7 +25,7 @@ Stamp = tuple[int, ...]
 
 
 def stamp_of(*paths: str) -> Stamp:
-    """Time, size and inode of each of some files. One that does not exist counts as well."""
+    """Time, size and inode of each of some files. A missing file has an entry too."""
     found: list[int] = []
     for path in paths:
         try:

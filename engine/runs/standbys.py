@@ -44,7 +44,7 @@ def circumstances() -> Circumstances:
 
 
 def place(code: str) -> Circumstances:
-    """The circumstances that a process can't change, or only for the worse."""
+    """The circumstances that a process can't change, or can only make worse."""
     return Circumstances(
         environ={},
         niceness=os.getpriority(os.PRIO_PROCESS, 0),

@@ -1,4 +1,5 @@
-"""Training scripts that come with rankdeck. Each is one file to read, to run (`python gpt.py --steps 100`) and to begin with."""
+"""Training scripts that come with rankdeck. Each is one file to read, to run (`python gpt.py --steps 100`) and to start your own script
+from."""
 
 from __future__ import annotations
 

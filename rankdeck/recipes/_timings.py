@@ -39,7 +39,7 @@ class Timing(NamedTuple):
 
 
 def percentile(times: list[float], part: float) -> float:
-    """The value that so large a part of them does not exceed (the nearest rank)."""
+    """The smallest of the values that this share of them does not exceed (nearest rank)."""
     return sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
 
 

@@ -141,7 +141,7 @@ _KEYS: dict[Column, Callable[[RankView], tuple[object, ...] | None]] = {
     "node": lambda view: (view.node,),
     "local": lambda view: (view.local_rank,),
     "state": _state_order,
-    # One that has not begun is behind all others.
+    # A rank that has not begun is behind all others.
     "step": lambda view: (-1 if view.step is None else view.step, _finite(view.throughput)),
     "throughput": lambda view: None if view.throughput is None else (view.throughput,),
     "loss": lambda view: None if view.loss is None else (-_finite(view.loss),),

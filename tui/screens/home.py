@@ -199,8 +199,8 @@ class HomeScreen(DeckScreen):
             self.deck.open_command(command.strip())
 
     def action_edit_profile(self) -> None:
-        """Opens the profile under the cursor as a form, or the profile of the run under the cursor. One that is not valid is
-        opened in the user's editor."""
+        """Opens the profile under the cursor as a form, or the profile of the run under the cursor. A profile that is not valid is opened
+        in the user's editor."""
         if (run := self.lists.chosen_run()) is None:
             entry = self.lists.chosen_entry()
             if entry is not None and entry.profile is None:

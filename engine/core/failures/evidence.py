@@ -3,8 +3,8 @@
 The rules:
 
 - Progress after a line (a step, a bar that advances) clears it: the program went on.
-- An exception that nobody caught, shown by a traceback that begins at `<module>`, is the end. One that was caught and printed is the end
-  only if nothing of the program follows; lines that clean up or are logged as information don't count.
+- An exception that nobody caught, shown by a traceback that begins at `<module>`, is the end. An exception that was caught and printed is
+the end only if nothing of the program follows; lines that clean up or are logged as information don't count.
 - A level counts: warnings, retries and debug output are no causes. The last line is often not the one that says why.
 """
 

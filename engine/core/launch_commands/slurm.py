@@ -36,7 +36,7 @@ FIRST = {
 }
 """The signals of `--signal` that `launch.stop_ladder` must name, by name and number."""
 USUAL = ("TERM", "15", "INT", "2")
-"""Those that ranks get anyway."""
+"""Signals that ranks get anyway."""
 
 
 class Job:

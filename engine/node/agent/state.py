@@ -63,7 +63,7 @@ class Rank:
         return self.files[2][: -len("metrics")] + kind
 
     def signal(self, number: int) -> None:
-        """Signals its process group, if its number still belongs to it. One that a template has just forked leads no group yet."""
+        """Signals its process group, if its number still belongs to it. A rank that a template has just forked leads no group yet."""
         found = process_status(self.pid)
         if found is not None and found[0] == self.start:
             with contextlib.suppress(ProcessLookupError):

@@ -91,7 +91,9 @@ class Orders:
         try:
             routes = await find_routes(self._questions, head, others)
         except NoRouteError as error:
-            if all(node.link == "up" for node in run.state.nodes):  # otherwise it is repeated when they are
+            if all(
+                node.link == "up" for node in run.state.nodes
+            ):  # otherwise the search is repeated when all nodes are up
                 self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
             return
         if attempt == run.state.attempt and isinstance(run.state.phase, Starting):

@@ -75,7 +75,7 @@ class HealthWatch:
     # --- what front ends see -----------------------------------------------------------------------------------------
 
     def _show(self, marks: dict[int, RankMark], now: float) -> None:
-        """Changes the marks that front ends see. One that stays is the same object, so that no new view is made of it."""
+        """Changes the marks that front ends see. An entry that stays is the same object, so that no new view is made of it."""
         run = self._run
         shown: dict[int, RankHealth] = {}
         for rank, mark in marks.items():

@@ -196,7 +196,7 @@ class Mpirun:
     def reaped(self, status: int) -> None:
         """Handles the status of mpirun.
 
-        One that ended by itself before it had started anything is started once more: Open MPI 5 fails with "The PMIx server's listener
+        If mpirun ended by itself before it had started anything, it is started once more: Open MPI 5 fails with "The PMIx server's listener
         thread failed to start" where an mpirun that was killed, and had the same process number, has left its folder in TMPDIR.
         """
         again, self._again = self._again, None
