@@ -128,7 +128,7 @@ class Reports:
             case reports.TemplateRefused():
                 said = ended_words(visible(news.reason), None, news.output, news.log)
                 why = f"{said.reason}; {said.advice}" if said.advice else said.reason
-                self._run.warn(node, "template", f"ranks start without the template, which takes longer: {why}")
+                self._run.warn(node, "template", f"ranks start without the template: {why}")
             case reports.ImportsReported():
                 self._take_imports(node, news)
             case reports.RanksSave():
