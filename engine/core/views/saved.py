@@ -22,6 +22,7 @@ def saved_view(state: RunState) -> SavedView | None:
             lost_steps = last - newest.step
         if after is not None:
             words.append(f"{name} was saved {after:.0f} s after the signal")
+            words += [f"{count(lost_steps, 'later step')} lost"] if lost_steps else []
         elif lost_steps is None and newest.at < state.attempt_since:
             words.append(f"no checkpoint in this attempt; {name} is the newest")
         elif lost_steps == 0:
