@@ -153,6 +153,14 @@ def abort_group() -> None:
     c10d._world.group_count = 0
 
 
+def held_groups() -> list[Any]:
+    """References to all process groups, without which a group ends when it is aborted. Torch before 2.8 ends a group with the interpreter's lock
+    held, so it gets none."""
+    import torch.distributed as dist
+
+    return [] if joins_threads_with_lock() else list(dist.distributed_c10d._world.pg_map)
+
+
 def can_change_timeout() -> bool:
     """Whether the timeout of a process group can be changed: torch 2.4 and newer."""
     import torch.distributed as dist

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
+import platform
 import re
+import select
 import socket
 import stat
 import struct
+import threading
 import traceback
 from collections.abc import Iterator
+
+from rankdeck._torch_compat import abort_group, held_groups
 
 _PEER_TROUBLE = re.compile(
     r"gloo|nccl|connection (?:closed|reset|refused|was)|socket|broken pipe|timed? ?out|abort|unhandled system error"
@@ -76,6 +83,56 @@ def shut_down(inodes: set[int]) -> None:
         if _inode(connection) in inodes:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+END_TIME = 0.5
+"""Seconds that the end of a process group may take. It takes a thousandth, unless a thread of it never ends."""
+
+
+def end_group(inodes: set[int]) -> None:
+    """Ends the default process group, and waits for none of its threads for long.
+
+    The end of a group joins its threads. With gloo of torch 2.13, one of them may wait until the group's timeout: if a collective fails in the
+    middle of a message, its buffer is gone, and the connection of that message reads nothing more, not even its own end
+    (`Pair::prepareRead`). The collective that was queued behind it then waits for this connection. So the group ends in a thread of its own.
+
+    Args:
+        inodes: of the sockets of the group.
+    """
+    groups = held_groups()
+    shut_down(inodes)  # wakes peers too
+    abort_group()
+    gc.collect()  # the DDP wrapper is part of a reference cycle
+    thread = threading.Thread(target=groups.clear, name="rankdeck elastic end", daemon=True)
+    thread.start()
+    thread.join(END_TIME)
+    if thread.is_alive():
+        _silence(inodes)
+
+
+_EPOLL_CTL_MOD = 3  # of <sys/epoll.h>
+
+
+class _Event(ctypes.Structure):
+    """`struct epoll_event`."""
+
+    _pack_ = 1 if platform.machine() == "x86_64" else 8
+    _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
+
+
+def _silence(inodes: set[int]) -> None:
+    """Lets connections that nobody reads wake their thread once and not for ever: their end is an event as long as it is not read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") != "anon_inode:[eventpoll]":
+                continue
+            with open(f"/proc/self/fdinfo/{name}") as file:
+                watched = re.findall(r"tfd: *(\d+) +events: *([0-9a-f]+) +data: *([0-9a-f]+)", file.read())
+            for number, events, data in watched:
+                if os.fstat(int(number)).st_ino in inodes:
+                    event = _Event(int(events, 16) | select.EPOLLET, int(data, 16))
+                    libc.epoll_ctl(int(name), _EPOLL_CTL_MOD, int(number), ctypes.byref(event))
 
 
 def stand_in(known: set[int], world: int) -> None:

@@ -90,7 +90,10 @@ MAKES_WAY = 75
 the file `$RANKDECK_HANDOVER`."""
 
 _OURS = str(Path(__file__).resolve().parents[1])
-_OUR_FOLDERS = tuple(os.path.join(_OURS, name, "") for name in ("elastic", "c10d"))
+_OUR_FOLDERS = (
+    *(os.path.join(_OURS, name, "") for name in ("elastic", "c10d")),
+    os.path.join(_OURS, "_torch_compat.py"),
+)
 _TORCH_FOLDERS = tuple(
     os.path.join("torch", *names) for names in (("distributed", ""), ("nn", "parallel", ""), ("futures", ""))
 )

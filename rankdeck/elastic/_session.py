@@ -20,6 +20,7 @@ from rankdeck.elastic import _streams
 from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._leaving import (
     PeerLostError,
+    end_group,
     let_go,
     listeners,
     may_be_peers_fault,
@@ -130,7 +131,7 @@ class _Session:
         self.stop = Stop(state, self.standing)
         self.others: set[int] = set()  # inodes of the connections that existed before this generation
         self.listeners: set[int] = set()  # inodes of the listening sockets that existed before this generation
-        self.sockets: set[int] | None = None  # inodes of the process group's sockets; None while the group forms
+        self.sockets: set[int] | None = set()  # inodes of the process group's sockets; None while the group forms
         self.excepthook = sys.excepthook
         if self.standing.generation > 0:
             self.handover.take()
@@ -345,9 +346,9 @@ class _Session:
         raise PeerLostError(f"generation {self.standing.generation} lost a rank while it formed")
 
     def _leave(self) -> None:
-        """Destroys the group, which closes its connections and so wakes peers too."""
-        abort_group()
-        gc.collect()
+        """Ends the group of this generation, and gives the state its values of the last counted step."""
+        end_group(sockets() - self.others if self.sockets is None else self.sockets)
+        self.sockets = set()
         sys.excepthook = self.excepthook  # torch wraps it with each process group
         self.state._return()
         self.state._clear_gradients()
