@@ -72,12 +72,7 @@ class Connection:
 
     @classmethod
     async def open(cls, paths: RunPaths) -> Connection:
-        """Connects.
-
-        Raises:
-            ConnectionError: no process listens.
-            SupervisorError: the supervisor refuses the connection.
-        """
+        """Connects. Raises ConnectionError: no process listens; SupervisorError: the supervisor refuses the connection."""
         try:
             path = socket_of(paths)
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)

@@ -44,12 +44,8 @@ def _take_early(paths: RunPaths) -> subprocess.Popen[bytes] | None:
 
 
 def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log.
-
-    Args:
-        words: after `rankdeck`.
-        stdin: as for Popen.
-    """
+    """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log. `words`: after `rankdeck`.
+    `stdin`: as for Popen."""
     # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     with open(open_regular(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as log:

@@ -85,12 +85,8 @@ class _BrowserApp(AppService):
 
 
 class Page(Server):
-    """The page with the app, for requests that know its token.
-
-    Args:
-        words: command line of the app; columns and lines of the browser are added.
-        token: first part of every path.
-    """
+    """The page with the app, for requests that know its token. `words`: command line of the app; columns and lines of the browser are added. `token`:
+    first part of every path."""
 
     def __init__(self, words: Sequence[str], token: str) -> None:
         super().__init__(shlex.join(words), HOST, title="rankdeck")

@@ -33,12 +33,8 @@ class Chunk(NamedTuple):
 
 
 class Follower:
-    """Reads the files of some ranks of one attempt from their beginning.
-
-    Args:
-        final: Pass on only the last state of a line that was overwritten with carriage returns.
-        whole: only whole lines are passed on; else everything as it comes.
-    """
+    """Reads the files of some ranks of one attempt from their beginning. `final`: passes on only the last state of a line that was overwritten with
+    carriage returns. `whole`: only whole lines are passed on; else everything as it comes."""
 
     def __init__(
         self, paths: RunPaths, attempt: int, ranks: list[int], *, final: bool = False, whole: bool = True

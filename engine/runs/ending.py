@@ -48,12 +48,7 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
 
 
 def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
-    """Like `end_run`, for a process that holds the lock of the run.
-
-    Raises:
-        SupervisorError: its files can't be read.
-        OSError: they can't be written.
-    """
+    """Like `end_run`, for a process that holds the lock of the run. Raises SupervisorError: its files can't be read; OSError: they can't be written."""
     plan = read_plan(paths)
     events, size = measure_journal(paths.journal) if paths.journal.exists() else ([], 0)
     state, news = replay(events), list[AnyEvent]()

@@ -34,12 +34,8 @@ def take_lock(paths: RunPaths) -> int:
 
 
 def is_taken(paths: RunPaths) -> bool:
-    """Whether another process holds the lock of a run: a supervisor, maybe one that does not listen yet, or a command that removes it.
-
-    Raises:
-        SupervisorError: the run belongs to another host.
-        CheckError: the file system has no locks.
-    """
+    """Whether another process holds the lock of a run: a supervisor, maybe one that does not listen yet, or a command that removes it. Raises
+    SupervisorError: the run belongs to another host; CheckError: the file system has no locks."""
     refuse_elsewhere(paths, "attach")
     try:
         os.close(take_lock(paths))

@@ -91,12 +91,8 @@ def change_settings(change: Callable[[Settings], Mapping[tuple[str, ...], object
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """No other process changes the file meanwhile, unless its file system has no locks.
-
-    Raises:
-        OSError: the file of the lock can't be made.
-        ProfileError: another process has held the lock for `LOCK_SECONDS`.
-    """
+    """No other process changes the file meanwhile, unless its file system has no locks. Raises OSError: the file of the lock can't be made;
+    ProfileError: another process has held the lock for `LOCK_SECONDS`."""
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         end = time.monotonic() + LOCK_SECONDS

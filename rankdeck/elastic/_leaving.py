@@ -95,9 +95,7 @@ def end_group(inodes: set[int]) -> None:
     The end of a group joins its threads. With gloo of torch 2.13, one of them may wait until the group's timeout: if a collective fails in the
     middle of a message, its buffer is gone, and the connection of that message reads nothing more, not even its own end
     (`Pair::prepareRead`). The collective that was queued behind it then waits for this connection. So the group ends in a thread of its own.
-
-    Args:
-        inodes: of the sockets of the group.
+    `inodes` are those of the group's sockets.
     """
     groups = held_groups()
     shut_down(inodes)  # wakes peers too

@@ -34,12 +34,8 @@ class Telling(NamedTuple):
 
 
 def terminal_sequences(notify: Notify, told: Telling, environment: Mapping[str, str] = os.environ) -> str:
-    """Characters that make a terminal ring and show a notification; empty: neither. None of the control characters come from a run.
-
-    Args:
-        notify: what the user wants.
-        environment: says which terminal this is.
-    """
+    """Characters that make a terminal ring and show a notification; empty: neither. None of the control characters come from a run. `notify`: what
+    the user wants. `environment`: says which terminal this is."""
     bell = "\a" if notify.bell else ""
     kind = notify.desktop if notify.desktop != "auto" else desktop_of(environment)
     sequence = _sequence(kind, _plain(f"rankdeck {told.run}"), _plain(told.text))

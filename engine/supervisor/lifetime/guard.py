@@ -137,12 +137,8 @@ def _noted(paths: RunPaths) -> list[tuple[int, int]]:
 
 
 def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:
-    """Ends guards of a run that would be left: guards of an earlier supervisor that a signal has stopped, or all.
-
-    Args:
-        only_stopped: whether only stopped ones are ended.
-        apart: pid of one that is kept.
-    """
+    """Ends guards of a run that would be left: guards of an earlier supervisor that a signal has stopped, or all. `only_stopped`: whether only
+    stopped ones are ended. `apart`: pid of one that is kept."""
     for pid, start in _noted(paths):
         if pid != apart and (not only_stopped or is_stopped(pid)):
             signal_process(pid, start, signal.SIGKILL)
