@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.core.metrics.line_formats import LineFormats, shapes_of  # noqa: E402 - of this tree
-from engine.core.metrics.metric_lines import MetricReader  # noqa: E402
+from engine.core.metrics.lines.formats import LineFormats, shapes_of  # noqa: E402 - of this tree
+from engine.core.metrics.lines.reader import MetricReader  # noqa: E402
 from engine.core.metrics.progress import RankProgress  # noqa: E402
 from engine.core.metrics.readings import take_lines  # noqa: E402
 

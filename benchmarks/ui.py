@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from engine.core.metrics.resources import ProcessUse, process_use  # noqa: E402
-from engine.core.plan.key_places import Places  # noqa: E402
+from engine.core.plan.document.places import Places  # noqa: E402
 from engine.core.settings import Settings  # noqa: E402
 from engine.core.views.view import Snapshot, Update  # noqa: E402
 from tests.tui.fake_engine import FakeClient, FakeEngine, FakeRun  # noqa: E402

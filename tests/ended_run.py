@@ -8,9 +8,9 @@ import msgspec
 
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.runs.paths import RunPaths
 from engine.runs.replay import SavedSeries, first_event

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from engine.core.plan.document.checks import Choices
+from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.profile import Profile
-from engine.core.plan.profile_checks import Choices
-from engine.core.plan.profile_reading import parse_with_places
 from engine.node.login import JOBS
 from tests.command_server import CommandServer, interpreter_variables
 

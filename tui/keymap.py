@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from textual.keys import KEY_ALIASES, Keys, _character_to_key
 from textual.theme import BUILTIN_THEMES
 
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.settings import Settings
 from tui.keys import KEYS, Key, key_name, rebound
 from tui.theme import DARK, LIGHT

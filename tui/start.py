@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from textual.driver import Driver
 
 from engine.client.protocols import EngineClient
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.settings import Settings
 from tui.app import RankdeckApp
 from tui.driver import RankdeckDriver

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Variable, family_of
+from engine.core.plan.document.places import Places
 from engine.core.plan.environment import INHERITED, EnvWarning, backends_in
-from engine.core.plan.key_places import Places
 from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile

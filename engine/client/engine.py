@@ -23,7 +23,7 @@ from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.plan.batch.slurm import Partition
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.standby import can_stand_by
@@ -113,7 +113,7 @@ class LocalEngine:
         write_note(find_run(run), note)
 
     def remove_run(self, run: str) -> None:
-        from engine.runs.removal import remove_run
+        from engine.runs.ends.removal import remove_run
 
         remove_run(find_run(run))
 

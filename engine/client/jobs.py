@@ -1,6 +1,6 @@
 """Runs that were submitted as jobs: whether they wait, where they are, and what ended them.
 
-`engine.runs.replay` and `engine.runs.ending` are imported where a job is met: they import most of the core, and every command would wait.
+`engine.runs.replay` and `engine.runs.ends.ending` are imported where a job is met: they import most of the core, and every command would wait.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
         reason += f": its first node does not see {paths.folder}; set RANKDECK_HOME to a folder that login and compute nodes share"
     if read_submitted(paths) != submitted:  # it goes on in its next job since
         return reason
-    from engine.runs.ending import LIMIT, end_run
+    from engine.runs.ends.ending import LIMIT, end_run
 
     again = bool(submitted.next) and number == submitted.job
     with contextlib.suppress(SupervisorError, OSError):  # another command ends it at this moment

@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from engine.client.standby import Standby
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.gate import LAUNCHED

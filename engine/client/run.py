@@ -329,7 +329,7 @@ def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     """Cancels a job that waits, and ends its run."""
     from engine.client.jobs import awaited_job
     from engine.planning.batch import BATCH_SYSTEMS
-    from engine.runs.ending import end_run
+    from engine.runs.ends.ending import end_run
 
     job, name = awaited_job(paths, submitted), SCHEDULER_NAMES[submitted.scheduler]
     BATCH_SYSTEMS[submitted.scheduler].cancel(job)

@@ -17,7 +17,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import NotTrustedError
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.core.plan.programs import trust_detail
 from engine.core.terminal_text import visible

@@ -26,9 +26,9 @@ from engine.commands.output import narrate, print_json, print_line
 from engine.commands.show import end_words
 from engine.core.errors import CheckError, ProfileError, RankdeckError, SupervisorError, UsageError
 from engine.core.metrics.bench import RECIPE, Column, Result, comparison, moved_words, rate_words, time_words
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
-from engine.core.plan.profile_reading import profile_from_data
 from engine.gate import LAUNCHED
 from engine.planning.recipes import recipes
 from engine.runs.listing import all_runs, find_run

@@ -11,10 +11,10 @@ from engine.commands.output import confirm, narrate
 from engine.core.errors import RankdeckError, SupervisorElsewhereError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
+from engine.runs.ends.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.runs.listing import listed_runs
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, refuse_elsewhere
-from engine.runs.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.runs.templates import end_template, remove_ended_templates, templates, waits
 from engine.supervisor.lifetime.abandon import end_processes
 

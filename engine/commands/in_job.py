@@ -31,7 +31,7 @@ from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
-from engine.runs.ending import LIMIT, end_run
+from engine.runs.ends.ending import LIMIT, end_run
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, read_submitted

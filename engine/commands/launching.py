@@ -10,7 +10,7 @@ from engine.client.launch import begin_launch
 from engine.client.starting import start_supervisor
 from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
 from engine.commands.output import warn
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.core.settings import QUIET
 from engine.runs.settings import read_settings

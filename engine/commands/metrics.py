@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from engine.commands.output import print_json
-from engine.core.metrics.line_formats import Line, LineFormats
-from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.metric_names import Names
-from engine.core.metrics.own_patterns import OwnPatterns
+from engine.core.metrics.lines.formats import Line, LineFormats
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.own_patterns import OwnPatterns
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
 from engine.core.plan.profile import Metrics

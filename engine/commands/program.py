@@ -18,7 +18,7 @@ from engine.commands.output import print_line
 from engine.core.arguments.argument import Argument
 from engine.core.arguments.recipe import help_asked_for
 from engine.core.errors import UsageError
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.gate import LAUNCHED, Permit
 from engine.planning.profile_paths import with_absolute_paths

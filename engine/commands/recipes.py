@@ -14,7 +14,7 @@ from engine.commands.arguments import JSON, RecipeName
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.errors import RankdeckError, UsageError
-from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.document.reading import profile_from_data
 from engine.planning.profiles import to_toml
 from engine.planning.recipes import find_recipe, script_of
 from engine.planning.recipes import recipes as all_recipes

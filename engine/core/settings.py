@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
+from engine.core.plan.document.reading import parsed_toml, section_from_data
 from engine.core.plan.profile import Section
-from engine.core.plan.profile_reading import parsed_toml, section_from_data
 
 Occasion = Literal["end", "failure", "stall"]
 """When a user is told: a run has ended well or was stopped, it failed or waits with a failed rank, ranks hang."""

@@ -17,10 +17,10 @@ from engine.core.words import count
 from engine.gate import Permit
 from engine.launchers import local
 from engine.planning import recipes
-from engine.planning.interpreters import interpreter_of
 from engine.planning.nodes import Nodes, nodes_of
+from engine.planning.pythons.interpreters import interpreter_of
+from engine.planning.pythons.training_python import training_python
 from engine.planning.recipes import check_backend, check_ranks
-from engine.planning.training_python import training_python
 
 
 class Draft:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Note, Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.checks import profile_name
+from engine.core.plan.document.places import Places
+from engine.core.plan.document.reading import profile_with_overrides
 from engine.core.plan.profile import Profile
-from engine.core.plan.profile_checks import profile_name
-from engine.core.plan.profile_reading import profile_with_overrides
 from engine.planning.make import choices
 
 MAX_SIZE = 1 << 18

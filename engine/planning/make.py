@@ -15,12 +15,12 @@ from engine.backends import AUTO_SUMMARY, AUTOMATIC, BACKENDS
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError, NotTrustedError
 from engine.core.plan.batch import submission_of
+from engine.core.plan.document.checks import Choices, check_choices
+from engine.core.plan.document.places import Places
 from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
-from engine.core.plan.key_places import Places
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile, SlurmJob
-from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
 from engine.gate import NOT_LOOKED_UP, Permit
 from engine.installed import COMMAND

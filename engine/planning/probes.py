@@ -15,9 +15,8 @@ import msgspec
 from engine.core.failures.ssh import EXIT_LAUNCHER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, explain
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.gate import Permit
-from engine.launchers import LAUNCHERS
+from engine.launchers import LAUNCHERS, bundle
 from engine.launchers.setup import setup_input
-from engine.node import bundle
 from engine.node.agent import wire
 from engine.node.probe.channel import SYNC
 

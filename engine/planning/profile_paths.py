@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.runs.paths import HERE, utf8_path
 

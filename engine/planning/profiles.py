@@ -14,9 +14,9 @@ from typing import Any
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
+from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.profile import Profile, to_toml_data
-from engine.core.plan.profile_reading import parse_with_places
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
 from engine.planning.make import choices

@@ -14,10 +14,10 @@ import msgspec
 from engine.core.arguments.argument import Argument
 from engine.core.arguments.script import read_arguments
 from engine.core.errors import UsageError
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.checks import profile_name
+from engine.core.plan.document.places import Places
+from engine.core.plan.document.reading import profile_with_overrides
 from engine.core.plan.profile import Profile, to_toml_data
-from engine.core.plan.profile_checks import profile_name
-from engine.core.plan.profile_reading import profile_with_overrides
 from engine.core.terminal_text import SURROGATE
 from engine.planning.make import choices
 from engine.planning.profiles import list_profiles

@@ -10,8 +10,8 @@ from engine.backends import BACKENDS
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.arguments.recipe import problem_with, read_recipe
 from engine.core.errors import CheckError, UsageError
+from engine.core.plan.document.places import Places
 from engine.core.plan.environment import backends_in
-from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.rank import recipe_file

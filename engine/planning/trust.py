@@ -27,7 +27,7 @@ from engine.core.plan.profile import Launch, Layout, Profile
 from engine.gate import CLOSED, LAUNCHED, Permit, inside
 from engine.linux.files import open_regular, read_file, replace_file
 from engine.planning.profile_paths import other_project, with_absolute_paths
-from engine.planning.training_python import pythons_beside
+from engine.planning.pythons.training_python import pythons_beside
 from engine.runs.paths import private_folder, state_folder
 
 FOREIGN = ("here", "shared", "file", "command")

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from engine.core.errors import RankdeckError
+from engine.core.plan.document.checks import MAX_PRELOAD, is_module_name
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import AUTO_PRELOAD
-from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
 from engine.linux.files import replace_file
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import read_value

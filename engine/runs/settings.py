@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.errors import ProfileError
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.settings import Settings, parse_settings
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders

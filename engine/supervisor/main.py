@@ -29,11 +29,11 @@ from engine.linux.files import open_regular
 from engine.linux.processes import outlive_signals
 from engine.node.login import in_job, leave_session
 from engine.node.titles import show_title
+from engine.runs.ends.shared_memory import sweep_shared_memory
+from engine.runs.ends.tidying import remove_needless
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, runtime_files, write_summary
-from engine.runs.shared_memory import sweep_shared_memory
-from engine.runs.tidying import remove_needless
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY

@@ -29,10 +29,10 @@ from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.nodes.reports import Reports
-from engine.supervisor.nodes.user_template import find_user_template
 from engine.supervisor.origins import Origins
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
+from engine.supervisor.standby.user_template import find_user_template
 from engine.supervisor.watches.events import EventWatch
 
 FILES_OF_LINK = 4

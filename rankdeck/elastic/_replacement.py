@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 from rankdeck import _metrics
-from rankdeck.elastic._board import Board
-from rankdeck.elastic._news import News
 from rankdeck.elastic._share import Arrival, Standing
 from rankdeck.elastic._state import State
+from rankdeck.elastic._store.board import Board
+from rankdeck.elastic._store.news import News
 
 
 class Handover:

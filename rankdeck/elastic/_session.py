@@ -17,7 +17,6 @@ from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
 from rankdeck.elastic import _streams
-from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._leaving import (
     PeerLostError,
     end_group,
@@ -29,11 +28,12 @@ from rankdeck.elastic._leaving import (
     stand_in,
     words_of,
 )
-from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
 from rankdeck.elastic._stop import Stop
+from rankdeck.elastic._store.board import Board, connect
+from rankdeck.elastic._store.news import News
 
 if TYPE_CHECKING:
     from typing import ParamSpec  # novermin: Python 3.10

@@ -17,9 +17,9 @@ from types import FrameType
 
 from rankdeck._metrics import log
 from rankdeck.elastic import _streams
-from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._share import Standing
 from rankdeck.elastic._state import State
+from rankdeck.elastic._store.board import Board, connect
 
 STOPPED = 128 + signal.SIGTERM
 """Exit status of ranks that were stopped, as of a shell."""

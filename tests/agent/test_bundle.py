@@ -11,7 +11,7 @@ import pytest
 
 import engine.linux
 import engine.node
-from engine.node import bundle
+from engine.launchers import bundle
 from tests.support import PATIENCE
 
 NODE = Path(engine.node.__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.node import gpus
+from engine.node.programs import gpus
 from tests.agent.driver import FOR_EVER, Bridge, Message, Node
 from tests.fake_nvml import GIB, FakeNvml, gpu
 from tests.support import kill_hard, processes_with, wait_gone, wait_until

@@ -23,7 +23,7 @@ import pytest
 from tests.support import PATIENCE, ROOT, kill_hard, processes_with, wait_until
 from tests.warm_ranks import Done, Forked, Template, template
 
-PROXY = ROOT / "engine/node/mpi_proxy.py"
+PROXY = ROOT / "engine/node/programs/mpi_proxy.py"
 
 MARK = "RANKDECK_TEST_JOB"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_SIZE")

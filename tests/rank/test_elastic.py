@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from rankdeck.elastic import PeerLostError, State, _board, _replacement, _session
+from rankdeck.elastic import PeerLostError, State, _replacement, _session
 from rankdeck.elastic._leaving import let_go, listeners, may_be_peers_fault, shut_down, sockets, stand_in, words_of
-from rankdeck.elastic._news import News
 from rankdeck.elastic._share import Standing
+from rankdeck.elastic._store import board as _board
+from rankdeck.elastic._store.news import News
 from tests.support import PATIENCE, rows, wait_until
 
 

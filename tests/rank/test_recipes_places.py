@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from engine.core.errors import CheckError
-from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.document.reading import profile_from_data
 from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.recipes import recipes

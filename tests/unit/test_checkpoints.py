@@ -17,7 +17,7 @@ from engine.core.run.events import Checkpoint, CheckpointsFound, Found
 from engine.core.run.machine import step
 from engine.core.run.state import Clearing, Outcome, Restart, RunState
 from engine.core.views.saved import saved_view
-from engine.node.checkpoints import find, item_of
+from engine.node.programs.checkpoints import find, item_of
 from tests.run_story import Story
 from tests.support import rows
 

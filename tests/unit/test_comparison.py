@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import changes, launched_settings
 from engine.core.views.comparison import Side, code_difference, compare, files_of, new_since

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.failures.diagnosis import explain, is_secondary, plain
-from engine.core.failures.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
+from engine.core.failures.text.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
 from engine.core.run.state import status_words
 from tests.support import rows
 

@@ -19,12 +19,12 @@ import pytest
 from engine.backends import BACKENDS, variables
 from engine.backends.environment import environment_warnings, trouble_with
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Gone, Variable, families_of, family_of
+from engine.core.plan.document.reading import parse_with_places, profile_from_data
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
-from engine.core.plan.profile_reading import parse_with_places, profile_from_data
 from tests.support import PATIENCE, WHEEL, entries, rows
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})

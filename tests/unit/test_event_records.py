@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
-from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.metric_names import Names
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.series import Point

@@ -33,10 +33,10 @@ from engine.core.checks.findings import (
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.numbers import size_words
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.environment import EnvWarning, is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.words import count
 from tests.support import rows
 

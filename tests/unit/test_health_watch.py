@@ -14,7 +14,7 @@ from engine.core.errors import ProfileError
 from engine.core.failures.diagnosis import explain
 from engine.core.failures.stacks import RankStack
 from engine.core.metrics.progress import take_record
-from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.health_events import MOST_NOTICES, ON_NAN, Kills

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.core.numbers import duration_words
-from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history

@@ -47,7 +47,7 @@ def test_the_engine_loads_neither_torch_nor_the_app(module):
 
 def test_what_explains_failures_is_loaded_when_one_is_explained():
     modules = loaded_modules("import engine.core.views.views, engine.commands.show, tui.app")
-    assert not modules & {"engine.core.failures.verdict", "engine.core.failures.evidence"}
+    assert not modules & {"engine.core.failures.verdict", "engine.core.failures.text.evidence"}
 
 
 @pytest.mark.parametrize("words", [("--help",), ("launch", "--help"), ("--version",), ("profiles",), ("plan", "quickstart"), ("ps",)], ids=" ".join)  # fmt: skip
@@ -61,7 +61,7 @@ def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monke
     [
         (
             "engine.commands.cli",
-            {"engine.runs.replay", "engine.core.metrics.fields", "engine.core.launch_commands.script"},
+            {"engine.runs.replay", "engine.core.metrics.lines.fields", "engine.core.launch_commands.script"},
         ),
         ("engine.commands.launching", {"asyncio", "engine.client.connection", "tomlkit"}),
         ("engine.supervisor.main", {"importlib.metadata"}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.metrics.line_flood import EPOCH, MIN_SIZE, thin
+from engine.core.metrics.lines.flood import EPOCH, MIN_SIZE, thin
 
 SHAPES = [
     "step {step} loss={loss}",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.metrics.line_formats import Line, LineFormats
-from engine.core.metrics.metric_lines import MAX_LINE, MetricReader
-from engine.core.metrics.metric_names import Names
+from engine.core.metrics.lines.formats import Line, LineFormats
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.reader import MAX_LINE, MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
 from tests.support import rows

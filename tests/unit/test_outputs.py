@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engine.core.metrics import patterns
+from engine.core.metrics.lines import patterns
 from engine.core.tables import read_table
 
 FOLDER = Path(patterns.__file__).parent
 CODE = "".join(file.read_text() for file in FOLDER.glob("*.py"))
-PATTERNS = read_table("engine.core.metrics", "patterns", patterns.Pattern)
-WORDS = read_table("engine.core.metrics", "words", patterns.Words)
+PATTERNS = read_table("engine.core.metrics.lines", "patterns", patterns.Pattern)
+WORDS = read_table("engine.core.metrics.lines", "words", patterns.Words)
 
 
 def test_each_pattern_has_a_name_of_its_own_and_says_what_it_finds() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.linux.processes import reap
-from engine.node import mpi_proxy
 from engine.node.agent.ranks.templates import Template
+from engine.node.programs import mpi_proxy
 from tests.support import listener_of_another_user
 
 pytestmark = pytest.mark.usefixtures("needs_root")

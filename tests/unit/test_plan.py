@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import Slots, parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
 from tests.support import rows
 

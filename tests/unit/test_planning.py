@@ -12,8 +12,8 @@ import pytest
 
 from engine.commands.show import show_backends
 from engine.core.errors import CheckError
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, with_backend
-from engine.core.plan.profile_reading import profile_from_data
 from engine.gate import LAUNCHED, Permit
 from engine.launchers import local
 from engine.planning import check as node_check

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import ProfileError
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
-from engine.core.plan.profile_reading import profile_from_data
 from tests.support import entries, parse_profile, rows
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import ProfileError, UsageError
+from engine.core.plan.document.checks import profile_name
 from engine.core.plan.profile import Backend, Launch, Layout, Recipe
-from engine.core.plan.profile_checks import profile_name
-from engine.planning.interpreters import interpreter_of
 from engine.planning.programs import Wanted, make_profile
+from engine.planning.pythons.interpreters import interpreter_of
 from tests.support import entries, parse_profile, rows
 
 BASE = entries("unit/programs", "base")

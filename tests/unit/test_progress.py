@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine.commands.cli import cli
-from engine.core.metrics.metric_lines import MAX_NEW, MetricReader
+from engine.core.metrics.lines.reader import MAX_NEW, MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
 from engine.core.metrics.series import Point

@@ -15,7 +15,7 @@ from engine.client import run as client_run
 from engine.client.run import LocalRun
 from engine.commands.tail import Follower
 from engine.core.errors import SupervisorError
-from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
 from engine.core.run import events as ev

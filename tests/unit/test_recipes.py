@@ -21,7 +21,7 @@ from engine.backends import BACKENDS
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.arguments.recipe import Problem, help_asked_for, problem_with, read_recipe
 from engine.core.errors import CheckError, ProfileError
-from engine.core.plan.profile_reading import parse_with_places, profile_from_data
+from engine.core.plan.document.reading import parse_with_places, profile_from_data
 from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.recipes import FOLDER, recipes, script_of

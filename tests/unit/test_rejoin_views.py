@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import RankProgress, take_record
 from engine.core.metrics.readings import take_lines
 from engine.core.run import events as ev

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runs.shared_memory import sweep_shared_memory
+from engine.runs.ends.shared_memory import sweep_shared_memory
 from rankdeck.c10d._mpi import segments
 
 

@@ -15,9 +15,9 @@ from engine.core.failures.ssh import explain
 from engine.core.plan.batch import submission_of, submit_argv
 from engine.core.plan.batch.job import end_words, queue_words
 from engine.core.plan.batch.slurm import Partition, parse_partitions, parse_queue, partition_rows
+from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
-from engine.core.plan.profile_reading import parse_with_places
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs

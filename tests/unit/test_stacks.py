@@ -70,7 +70,7 @@ def test_what_a_rank_is_at_is_said_in_words() -> None:
 
     assert at("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward").startswith("in backward")
     assert at("/x/site-packages/torch/utils/data/dataloader.py", "_next_data") == "waiting for the data loader"
-    session, news = "/x/python/rankdeck/elastic/_session.py", "/x/python/rankdeck/elastic/_news.py"
+    session, news = "/x/python/rankdeck/elastic/_session.py", "/x/python/rankdeck/elastic/_store/news.py"
     assert at(session, "_await_next") == "waiting for a dead rank to come back"
     waits = [
         Frame("/x/threading.py", 3, "wait"),

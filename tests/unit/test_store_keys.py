@@ -11,7 +11,7 @@ import pytest
 from engine.runs.paths import RunPaths
 from engine.supervisor.nodes.store_keys import NEWS, StoreKeys
 from rankdeck import store_host
-from rankdeck.elastic import _board
+from rankdeck.elastic._store import board as _board
 
 
 class Shelf(dict[str, str]):

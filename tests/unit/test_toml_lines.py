@@ -10,7 +10,7 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.plan.key_places import key_lines, line_of
+from engine.core.plan.document.places import key_lines, line_of
 from tests.support import rows
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from engine.core.arguments.argument import NO, YES, Argument, RecipeInfo
 from engine.core.arguments.words import misplaced, taken_apart, written
 from engine.core.errors import ProfileError
+from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import Place
 from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, SlurmJob, to_toml_data
-from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.rank import with_place
 from engine.core.plan.secrets import is_secret
 from tui.data.form_lines import ARGUMENT, JOB_LINES, OWN_MODULE, OWN_SCRIPT, Values, batch_system, declared_by, fields

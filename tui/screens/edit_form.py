@@ -12,9 +12,9 @@ from engine.core.arguments.argument import RecipeInfo
 from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.batch.slurm import partition_words, soonest_first
+from engine.core.plan.document.checks import profile_name
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from engine.core.plan.profile_checks import profile_name
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import JOB_NODES, OWN_SCRIPT, PARTITION, RECIPE, SCRIPT, Field, fields, own_script, script_in
 from tui.data.off_loop import off_loop

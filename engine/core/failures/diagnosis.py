@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from engine.core.failures.evidence import Ending, ending
 from engine.core.failures.known import Confidence, Found, find
-from engine.core.failures.prefixes import untagged
-from engine.core.failures.styles import has_styles, unwrapped
-from engine.core.failures.tracebacks import (
+from engine.core.failures.text.evidence import Ending, ending
+from engine.core.failures.text.prefixes import untagged
+from engine.core.failures.text.styles import has_styles, unwrapped
+from engine.core.failures.text.tracebacks import (
     EXCEPTION,
     Traceback,
     all_chains,

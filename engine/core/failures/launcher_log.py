@@ -7,11 +7,11 @@ import signal
 from collections.abc import Iterable
 
 from engine.core.failures.diagnosis import TAIL, is_secondary
-from engine.core.failures.evidence import ending, level
 from engine.core.failures.known import Found, find, find_all
-from engine.core.failures.prefixes import split
-from engine.core.failures.styles import unwrapped
-from engine.core.failures.tracebacks import all_chains
+from engine.core.failures.text.evidence import ending, level
+from engine.core.failures.text.prefixes import split
+from engine.core.failures.text.styles import unwrapped
+from engine.core.failures.text.tracebacks import all_chains
 from engine.core.failures.verdict import Witness
 from engine.core.patterns import late
 from engine.core.terminal_text import SEQUENCE

@@ -15,9 +15,9 @@ import msgspec
 from engine.core.failures import ssh
 from engine.core.failures.collectives import MAX_NAMED, Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
-from engine.core.failures.evidence import ending
 from engine.core.failures.known import Confidence, Found, find, find_all
-from engine.core.failures.tracebacks import last_chain
+from engine.core.failures.text.evidence import ending
+from engine.core.failures.text.tracebacks import last_chain
 from engine.core.patterns import late
 from engine.core.words import limited, rank_words
 

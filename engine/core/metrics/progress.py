@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.core.metrics.counters import Counter
-from engine.core.metrics.line_formats import MAIN
+from engine.core.metrics.lines.counters import Counter
+from engine.core.metrics.lines.formats import MAIN
 from engine.core.metrics.series import Point, point
 
 THROUGHPUT_WINDOW = 0.25

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from engine.core.metrics.counters import LAST_BARS, MAX_COUNTERS, Counter, choose, name_of
 from engine.core.metrics.event_records import Scalar
-from engine.core.metrics.line_counts import HELD_OUT
-from engine.core.metrics.line_formats import Line, whole
-from engine.core.metrics.line_meaning import Format
-from engine.core.metrics.metric_names import Names, meaning_of
+from engine.core.metrics.lines.counters import LAST_BARS, MAX_COUNTERS, Counter, choose, name_of
+from engine.core.metrics.lines.counts import HELD_OUT
+from engine.core.metrics.lines.formats import Line, whole
+from engine.core.metrics.lines.meaning import Format
+from engine.core.metrics.lines.names import Names, meaning_of
 from engine.core.metrics.progress import MAX_KEYS, InFile, RankProgress, admit
 from engine.core.metrics.series import Point, point
 

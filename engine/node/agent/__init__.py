@@ -1,4 +1,4 @@
-"""The agent owns one node's ranks for one run. It is sent to the node as one program (`engine.node.bundle`).
+"""The agent owns one node's ranks for one run. It is sent to the node as one program (`engine.launchers.bundle`).
 
 Nothing is installed on a node. Booting it makes three processes:
 

@@ -19,7 +19,7 @@ from engine.core.wire import agent_reports as reports
 from engine.linux.files import replace_file
 from engine.linux.processes import kill_quietly, marked, signal_process
 from engine.linux.sockets import peer_of
-from engine.runs.ending import write_end
+from engine.runs.ends.ending import write_end
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import find_value, read_plan, read_summary, remove_runtime_files, socket_of

@@ -11,7 +11,7 @@ from functools import cache
 
 from engine.core.failures.ssh import Trouble
 from engine.installed import ROOT
-from engine.node import bundle
+from engine.launchers import bundle
 from engine.node.agent.wire import SYNC
 
 BOOT_TIMEOUT = 30.0

@@ -13,15 +13,16 @@ from functools import cache
 from pathlib import Path
 
 from engine.installed import APP, LIBRARY
+from engine.launchers import bundle
+from engine.launchers.bundle import NODE
 from engine.linux.folders import private_folder
-from engine.node import bundle
 from engine.runs.paths import state_folder
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
-_NODE = Path(bundle.__file__).parent
 _PROGRAMS = (
-    "titles template user_template internals forked rank_end preload sources limits mpi_proxy gpus checkpoints".split()
+    *"titles template user_template internals forked rank_end preload sources limits".split(),
+    *(f"programs/{name}" for name in "mpi_proxy gpus checkpoints".split()),
 )
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
@@ -40,7 +41,7 @@ KEPT_DAYS = 60
 def library_name() -> str:
     """Returns a name that changes with the files of the package. It needs their state only: to read them takes ten times as long."""
     state = []
-    for folder in (LIBRARY, _NODE, _NODE.parent / "linux"):
+    for folder in (LIBRARY, NODE, NODE.parent / "linux"):
         for parent, folders, files in os.walk(folder):
             folders[:] = sorted(name for name in folders if name not in (APP, "__pycache__"))
             for name in sorted(files):
@@ -88,7 +89,7 @@ def pack() -> str:
         path.relative_to(LIBRARY) for path in LIBRARY.rglob("*") if path.is_file() and path.suffix in SUFFIXES
     )
     members = [(Path("python", LIBRARY.name, name), LIBRARY / name) for name in names if name.parts[0] != APP]
-    members += [(Path(f"{name}.py"), _NODE / f"{name}.py") for name in _PROGRAMS]
+    members += [(Path(Path(name).name + ".py"), NODE / f"{name}.py") for name in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
     texts.append((Path("probe.py"), bundle.program("probe", "serve:main")))
     raw = io.BytesIO()

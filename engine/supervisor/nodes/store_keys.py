@@ -64,6 +64,6 @@ class StoreKeys:
 
 
 def signature(secret: str, number: int, news: RankNews) -> str:
-    """Signs one message, as `sign` in `rankdeck.elastic._board` does."""
+    """Signs one message, as `sign` in `rankdeck.elastic._store.board` does."""
     text = f"{NEWS}/{number} {json.dumps(news)}"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()

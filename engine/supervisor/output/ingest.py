@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from engine.core.metrics.event_records import Scalar
-from engine.core.metrics.line_formats import LineFormats
-from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.metric_names import Names
-from engine.core.metrics.own_patterns import OwnPatterns
+from engine.core.metrics.lines.formats import LineFormats
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.own_patterns import OwnPatterns
+from engine.core.metrics.lines.reader import MetricReader
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_record
 from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.resources import MOST_RANKS

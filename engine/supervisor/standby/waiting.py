@@ -31,7 +31,7 @@ from engine.supervisor.nodes.agents import make_link
 from engine.supervisor.nodes.bridge import Bridge
 from engine.supervisor.nodes.library import unpacked
 from engine.supervisor.nodes.link import Link
-from engine.supervisor.nodes.user_template import find_user_template
+from engine.supervisor.standby.user_template import find_user_template
 
 STANDBY_TIME = 60.0
 """Seconds without a message from the front end after which the standby ends."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from engine.core.errors import RankdeckError
-from engine.core.plan.profile_checks import is_module_name
+from engine.core.plan.document.checks import is_module_name
 from engine.core.run import events as ev
 from engine.runs.imports import recall_imports, remember_modules, slow_imports
 from engine.supervisor.log import note

@@ -2,7 +2,7 @@
 
 Open MPI makes a file in /dev/shm for each process, and only that process removes it; the file's name does not tell whether the process
 lives. So each process gets a folder of its own, which it keeps locked: the owner of a folder without a lock is dead. The
-supervisor of a run removes such folders too (`engine.runs.shared_memory`).
+supervisor of a run removes such folders too (`engine.runs.ends.shared_memory`).
 """
 
 from __future__ import annotations

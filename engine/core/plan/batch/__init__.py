@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from engine.core.plan.batch import pbs, slurm
 from engine.core.plan.batch.job import RUN, Submission
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_NODES, MAX_RANKS
 from engine.core.plan.profile import PbsJob, SlurmJob
 

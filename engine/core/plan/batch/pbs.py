@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.core.plan.batch.job import LOG, SCRIPT, TASK_LOG, QueuedJob, Submission
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_RANKS
 from engine.core.plan.profile import PbsJob
 

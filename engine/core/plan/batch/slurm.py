@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.core.plan.batch.job import LOG, SCRIPT, QueuedJob, Submission
-from engine.core.plan.key_places import Places
+from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_NODES
 from engine.core.plan.profile import SlurmJob
 from engine.core.tables import read_table

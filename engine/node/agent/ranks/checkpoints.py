@@ -19,7 +19,7 @@ LOOK_TIME = 5.0
 
 
 class Checkpoints:
-    """Asks `engine/node/checkpoints.py`, in a process of its own."""
+    """Asks `engine/node/programs/checkpoints.py`, in a process of its own."""
 
     def __init__(self, state: NodeState, send: Callable[..., None]) -> None:
         self._state, self._send = state, send

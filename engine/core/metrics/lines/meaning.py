@@ -5,11 +5,11 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from engine.core.metrics.fields import MULTIPLES, SECONDS, Field, Fields, is_size, pace_of_unit, rate_of_unit
-from engine.core.metrics.line_counts import Kind, LineCounts
-from engine.core.metrics.metric_names import Meaning, Names, meaning_of
-from engine.core.metrics.patterns import P, W
-from engine.core.metrics.tables import Section
+from engine.core.metrics.lines.counts import Kind, LineCounts
+from engine.core.metrics.lines.fields import MULTIPLES, SECONDS, Field, Fields, is_size, pace_of_unit, rate_of_unit
+from engine.core.metrics.lines.names import Meaning, Names, meaning_of
+from engine.core.metrics.lines.patterns import P, W
+from engine.core.metrics.lines.tables import Section
 
 
 class Value(NamedTuple):

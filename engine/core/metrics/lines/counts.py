@@ -3,9 +3,9 @@
 import re
 from typing import Literal
 
-from engine.core.metrics.fields import HIDDEN, Field, Fields, is_whole
-from engine.core.metrics.metric_names import Meaning, Names, meaning_of
-from engine.core.metrics.patterns import P, W
+from engine.core.metrics.lines.fields import HIDDEN, Field, Fields, is_whole
+from engine.core.metrics.lines.names import Meaning, Names, meaning_of
+from engine.core.metrics.lines.patterns import P, W
 
 Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
 """How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, with a bar, or with a number at its begin."""

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from engine.core.metrics.fields import OF_DEVICE, RATE_KEYS, SECONDS
-from engine.core.metrics.patterns import P, W
+from engine.core.metrics.lines.fields import OF_DEVICE, RATE_KEYS, SECONDS
+from engine.core.metrics.lines.patterns import P, W
 
 Role = Literal["loss", "val_loss", "part", "lr", "grad_norm", "step", "steps", "epoch", "epochs", "rate", "pace", "time", "known", "other",
                "none"]  # fmt: skip

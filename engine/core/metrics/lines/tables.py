@@ -8,8 +8,8 @@ rows of numbers, as fastai, skorch, Ultralytics and CSV loggers print them.
 import re
 from typing import Literal, NamedTuple
 
-from engine.core.metrics.metric_names import Names, meaning_of
-from engine.core.metrics.patterns import P
+from engine.core.metrics.lines.names import Names, meaning_of
+from engine.core.metrics.lines.patterns import P
 
 MAX_COLUMNS = 64
 

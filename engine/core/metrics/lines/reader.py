@@ -5,13 +5,22 @@ first (`line_flood`). The user's own patterns have priority."""
 import re
 from collections.abc import Callable, Iterable
 
-from engine.core.metrics.fields import OF_DEVICE
-from engine.core.metrics.line_flood import thin
-from engine.core.metrics.line_formats import MAX_SHAPES, Heading, Line, LineFormats, Recipe, read_line, shapes_of, whole
-from engine.core.metrics.line_meaning import Format
-from engine.core.metrics.metric_names import Names
-from engine.core.metrics.own_patterns import Hit, OwnPatterns
-from engine.core.metrics.tables import CLOSED, Section, Table, row_text
+from engine.core.metrics.lines.fields import OF_DEVICE
+from engine.core.metrics.lines.flood import thin
+from engine.core.metrics.lines.formats import (
+    MAX_SHAPES,
+    Heading,
+    Line,
+    LineFormats,
+    Recipe,
+    read_line,
+    shapes_of,
+    whole,
+)
+from engine.core.metrics.lines.meaning import Format
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.own_patterns import Hit, OwnPatterns
+from engine.core.metrics.lines.tables import CLOSED, Section, Table, row_text
 
 MAX_LINE = 65_536  # bytes of an unfinished line that are kept; a longer line is skipped
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.core.failures.styles import MEMBER
+from engine.core.failures.text.styles import MEMBER
 from engine.core.patterns import late
 
 MAX_LINES = 60

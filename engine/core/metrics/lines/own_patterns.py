@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from engine.core.metrics.fields import NUMBER
+from engine.core.metrics.lines.fields import NUMBER
 
 if TYPE_CHECKING:
     import regex

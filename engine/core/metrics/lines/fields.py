@@ -4,7 +4,7 @@ yet about what they mean; `line_meaning` decides that. A line is read once for a
 import re
 from typing import NamedTuple
 
-from engine.core.metrics.patterns import P
+from engine.core.metrics.lines.patterns import P
 
 MAX_NUMBERS = 200  # numbers of a line that are read; a longer line is data, not a report
 MAX_TEXT = 4096  # characters of a line that are read; if it is longer, its beginning and its end

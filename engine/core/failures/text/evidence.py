@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from engine.core.failures.tracebacks import Traceback, all_chains, exception_line, without_frames
+from engine.core.failures.text.tracebacks import Traceback, all_chains, exception_line, without_frames
 from engine.core.patterns import late
 
 MAX_WORDS = 6000  # characters at the end of the output that are searched if no exception ended the process

@@ -7,8 +7,8 @@ is a new epoch: its steps go on from those of the epoch before.
 
 import msgspec
 
-from engine.core.metrics.line_counts import Kind
-from engine.core.metrics.line_formats import Line
+from engine.core.metrics.lines.counts import Kind
+from engine.core.metrics.lines.formats import Line
 
 MAX_COUNTERS = 32
 """Counts of one rank that are told apart; a program that makes up names would otherwise fill the memory."""

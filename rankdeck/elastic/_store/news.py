@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rankdeck.elastic._board import POLL_INTERVAL, connect, signed_text, warn_of_forgery
+from rankdeck.elastic._store.board import POLL_INTERVAL, connect, signed_text, warn_of_forgery
 from rankdeck.store_host import PREFIX
 
 CLOSE_TIMEOUT = 5.0  # seconds that the end of a training waits for the listening thread

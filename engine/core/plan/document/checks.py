@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from engine.core.plan.batch import check_job
 from engine.core.plan.batch.slurm import is_slurm_job
+from engine.core.plan.document.places import Places
 from engine.core.plan.environment import AUTO, backends_in
-from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
 from engine.core.plan.profile import (
     AUTO_PRELOAD,

@@ -10,9 +10,9 @@ import msgspec
 import tomli
 
 from engine.core.errors import ProfileError
-from engine.core.plan.key_places import Places, key_lines, printable
+from engine.core.plan.document.checks import Choices, check_choices, check_sense
+from engine.core.plan.document.places import Places, key_lines, printable
 from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, table_of, type_words
-from engine.core.plan.profile_checks import Choices, check_choices, check_sense
 from engine.core.terminal_text import SURROGATE
 
 AnySection = TypeVar("AnySection", bound=Section)

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+
+from engine import node
+
+NODE = Path(node.__file__).parent
 
 BOOT = (
     "import os,sys,zlib;n=int(sys.argv[1]);s=bytearray();"
@@ -34,7 +38,7 @@ SHARED = (
     "titles.py",
     "torch_files.py",
 )
-"""Modules that every program contains, relative to this folder."""
+"""Modules that every program contains, relative to the folder of nodes."""
 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
 """Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
@@ -81,11 +85,11 @@ def without_docstrings(source: str) -> str:
     return COMMENT.sub("", DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source))
 
 
-@lru_cache(maxsize=None)
+@cache
 def program(package: str, call: str) -> bytes:
-    """Returns the text of a program that contains the modules of a package in this folder and the shared ones. `call`: `MODULE:FUNCTION` in
+    """Returns the text of a program that contains the modules of a package in the folder of nodes and the shared ones. `call`: `MODULE:FUNCTION` in
     the package. The function returns the exit status."""
-    here = Path(__file__).parent
+    here = NODE
     files = [path.resolve() for name in SHARED for path in sorted(here.glob(name))] + sorted(
         (here / package).rglob("*.py")
     )

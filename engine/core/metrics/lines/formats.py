@@ -8,11 +8,11 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from engine.core.metrics.fields import OF_DEVICE, RATE_KEYS, Fields, Numbers, read_fields
-from engine.core.metrics.line_meaning import Format, understand
-from engine.core.metrics.metric_names import Names
-from engine.core.metrics.patterns import W
-from engine.core.metrics.tables import LONGEST, Section, Table, section_of, table_of
+from engine.core.metrics.lines.fields import OF_DEVICE, RATE_KEYS, Fields, Numbers, read_fields
+from engine.core.metrics.lines.meaning import Format, understand
+from engine.core.metrics.lines.names import Names
+from engine.core.metrics.lines.patterns import W
+from engine.core.metrics.lines.tables import LONGEST, Section, Table, section_of, table_of
 
 MAX_STEP = 1e15  # largest step: more comes from a wrong pattern, and is not exact as a float
 MAX_SHAPES = 4096  # shapes that are remembered

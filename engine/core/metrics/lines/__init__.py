@@ -1,0 +1,1 @@
+"""Numbers in lines of output: the formats of trainers, and their meaning."""

@@ -1,0 +1,1 @@
+"""Programs of one file that agents start."""

@@ -1,0 +1,1 @@
+"""The Python of the ranks: the one that the user means, and what a script names."""

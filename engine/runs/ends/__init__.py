@@ -1,0 +1,1 @@
+"""Ends of runs: without a supervisor, removal, and the files that go when a run has ended."""

@@ -1,0 +1,1 @@
+"""Messages between ranks, and from the supervisor, through the store of an attempt."""
