@@ -19,6 +19,7 @@ import torch
 from rankdeck.elastic import PeerLostError, State, _replacement, _session
 from rankdeck.elastic._leaving import let_go, listeners, may_be_peers_fault, shut_down, sockets, stand_in, words_of
 from rankdeck.elastic._share import Standing
+from rankdeck.elastic._stop import Stop
 from rankdeck.elastic._store import board as _board
 from rankdeck.elastic._store.news import News
 from tests.support import PATIENCE, rows, wait_until
@@ -93,6 +94,7 @@ def test_a_rank_says_why_it_waits_for_the_report_of_a_loss(capsys: pytest.Captur
 
     session = object.__new__(_session._Session)
     session.news, session.standing = Late(), Standing(rank=1, world=2, generation=0)
+    session.stop = Stop(State(), session.standing)
     assert session._is_peers_fault(RuntimeError("Connection closed by peer [127.0.0.1]:5. This is")) == comes
     assert sum(waits) == _session.LOSS_REPORT_TIMEOUT
     said = "rankdeck: rank 1 waits up to 60 s for a report of a lost peer: Connection closed by peer [127.0.0.1]:5\n"
