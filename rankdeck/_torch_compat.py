@@ -176,13 +176,6 @@ def change_timeout(seconds: float) -> None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
 
-def calls_entry_points() -> bool:
-    """Whether `import torch` calls entry points of the group `torch.backends`: torch 2.5 and newer."""
-    import torch
-
-    return hasattr(torch, "_import_device_backends")
-
-
 def joins_threads_with_lock() -> bool:
     """Whether the end of a process group holds the interpreter's lock while it joins its threads, and one of them may wait for this lock:
     torch before 2.8."""

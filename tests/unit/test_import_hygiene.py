@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, rows
+from tests.support import PATIENCE, entries, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "textual", "rich", "numpy", "plotext", "tui"}
@@ -125,3 +125,12 @@ def test_nothing_in_a_rank_imports_engine_or_tui():
     """A rank's `sys.path[0]` is the user's folder, which may hold an `engine.py`."""
     for path in (ROOT / "rankdeck").rglob("*.py"):
         assert imports(path) & {"engine", "tui"} == set(), path
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("compat", "rankdeck/_torch_compat.py"), ("internals", "engine/node/internals.py")]
+)
+def test_make_versions_calls_each_function_that_uses_a_private_name(name, path):
+    program = entries("versions/versions", "names")
+    functions = [one.name for one in ast.parse((ROOT / path).read_text()).body if isinstance(one, ast.FunctionDef)]
+    assert [one for one in functions if one[0] != "_" and f"{name}.{one}" not in program] == []
