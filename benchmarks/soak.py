@@ -129,7 +129,7 @@ OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
 SHORTEST_RECOVERY = 5.0
 """Seconds after a fault in which a second one of ours counts as within the recovery of the first, whatever is seen of it."""
 
-TITLE = re.compile("rankdeck: (guard|agent|warden|bridge|template|store) ")
+TITLE = re.compile("rankdeck: (user-template|guard|agent|warden|bridge|template|store) ")
 
 Say = Callable[[str], None]
 
@@ -152,7 +152,7 @@ class Soak:
             "nodes": f"node[1-{len(cluster.nodes)}]" if cluster else "localhost",
             "options": json.dumps(cluster.ssh_options if cluster else []),
         }
-        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"), RANKDECK_LINGER="off")
+        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"), RANKDECK_LINGER="300")
         (folder / "r").mkdir(mode=0o700)
         self.deck = Deck(folder / "home")
         self.folder, self.run, self._count = folder, "", 0
@@ -243,7 +243,8 @@ class Soak:
         return ""
 
     def wait_left(self) -> list[Process]:
-        """Waits until no process is left. Returns those that are."""
+        """Waits until no process is left but the template of the user, which stays for the next run. Returns those that are, with that."""
+        self.deck("clean", "--template")
         wait(lambda: not self.processes(), LEAVING_LIMIT)
         return self.processes()
 
