@@ -532,7 +532,7 @@ def test_the_working_tree_is_not_needed_in_the_folder_of_a_launch(rankdeck, writ
     """Nothing of rankdeck's is found by way of the current folder."""
     script = write_script("where.py", "import rankdeck; print(rankdeck.__file__)")
     done = rankdeck("launch", write_profile(script))
-    assert f"{rankdeck.home}/runs/" in done.stdout
+    assert f"{rankdeck.home}/library/" in done.stdout
     assert str(ROOT / "rankdeck") not in done.stdout
     wait_gone(*[process.pid for process in rankdeck.processes()])
 

@@ -92,7 +92,7 @@ def planned(profile: Profile, *, cores: int = 4) -> LaunchPlan:
     job = profile.layout.slurm
     nodes = [f"node{number + 1}" for number in range(job.nodes)] if isinstance(job, SlurmJob) else profile.layout.nodes
     slots = parse_nodes(nodes, profile.layout.ranks_per_node)
-    if profile.backend.name not in ("gloo", "nccl"):
+    if profile.backend.name not in ("auto", "gloo", "nccl"):
         raise ProfileError("profile", None, "backend.name", f"there is no backend {profile.backend.name!r}")
     facts = tuple(NodeFacts(name=slot.node, cores=cores, gpus=0, python="/opt/torch/bin/python3") for slot in slots)
     settings = BackendSettings(name=profile.backend.name, env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
