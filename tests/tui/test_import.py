@@ -29,7 +29,9 @@ def engine(tmp_path: Path) -> FakeEngine:
 
 
 @pytest.fixture
-def app(engine: FakeEngine) -> RankdeckApp:
+def app(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> RankdeckApp:
+    """In a folder without a script, whose name a new form would take."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     return RankdeckApp(engine)
 
 
