@@ -29,8 +29,6 @@ class Checkpoints:
 
     def look(self, told_at: float, then: Callable[[], None]) -> None:
         """Starts the look, and calls `then` after its report. `told_at`: when the ranks were told to stop; 0: they were not."""
-        import tempfile  # not needed at boot
-
         state, ranks = self._state, self._state.ranks.values()
         ends = [rank.status or 0 for rank in ranks]
         if 0 not in state.ranks or not state.places or self._pid or not (told_at or any(ends)):
@@ -43,13 +41,16 @@ class Checkpoints:
             "killed": min(ends) < 0,
             "set_aside": state.terms.get("on_torn") == "set-aside",
         }
-        self._answer = tempfile.TemporaryFile("w+", dir=".")  # noqa: SIM115 - it outlives this
         self._told_at, self._then, self._deadline = told_at, then, time.monotonic() + LOOK_TIME
         program = os.path.join(os.path.dirname(state.places["library"]), "checkpoints.py")
-        with tempfile.TemporaryFile("w+", dir=".") as file:
-            json.dump(question, file)
-            file.seek(0)
-            self._pid = start_process([sys.executable, "-I", "-S", program], stdin=file, stdout=self._answer)
+        try:
+            self._answer = open(os.memfd_create("answer"), "w+")  # noqa: SIM115 - in memory: the disk may be full
+            with open(os.memfd_create("question"), "w+") as file:
+                json.dump(question, file)
+                file.seek(0)
+                self._pid = start_process([sys.executable, "-I", "-S", program], stdin=file, stdout=self._answer)
+        except OSError:  # too many processes or open files
+            then()
 
     def ended(self, pid: int) -> None:
         """Reports what was found, if it was the look that has ended."""
