@@ -117,7 +117,7 @@ def versions(tensors: Sequence[Any]) -> int:
 
 
 def version_of_scaler(value: Any) -> int | None:
-    """The same for a gradient scaler, which keeps notes between its calls. None: the value is none."""
+    """Returns a number that changes when a gradient scaler notes something; None if the value is no scaler."""
     if not hasattr(value, "_growth_tracker"):
         return None
     return 0 if value._growth_tracker is None else int(value._growth_tracker._version)

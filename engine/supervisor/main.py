@@ -158,13 +158,10 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
         _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     with _goes_on():
         sweep_shared_memory()
-    with _goes_on():
-        remove_needless(paths)
     journal.close()
     guard.release()
-    for path in (paths.guards, paths.supervisor):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    with _goes_on():
+        remove_needless(paths)
 
 
 async def stand_by(paths: RunPaths) -> None:

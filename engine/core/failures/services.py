@@ -6,7 +6,7 @@ from engine.core.run.state import status_words
 from engine.core.terminal_text import visible
 from engine.core.words import limited
 
-LAST_LINES = 3  # lines of such a process's output that the reason shows
+LAST_LINES = 3  # last lines of the output that the reason shows
 MAX_LINE = 200  # characters of each
 MAX_PATH = 1000  # characters of a path
 MARKERS = " \t~^"  # a line below a line of a traceback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 
 from engine.linux.locks import try_lock
 from engine.runs.paths import RunPaths
@@ -13,10 +14,12 @@ _SHOWN = (".out", ".err", ".metrics")
 
 
 def remove_needless(paths: RunPaths) -> None:
-    """Removes the code and the state of agents on this machine that have ended, the secrets of stores, and files without content."""
+    """Removes the code and the state of agents on this machine that have ended, the secrets of stores, and files without content; at last
+    the files that say where the supervisor is."""
     for folder in paths.nodes.glob("*/"):
         with contextlib.suppress(OSError):
             if (lock := try_lock(folder / "agent.lock", os.O_RDWR)) is not None:
+                shutil.rmtree(folder / "library", ignore_errors=True)  # if runs could not share one
                 for file in folder.iterdir():
                     if file.suffix != ".log" or not file.stat().st_size:
                         file.unlink()
@@ -28,3 +31,5 @@ def remove_needless(paths: RunPaths) -> None:
     for folder in (*paths.nodes.glob("*/"), paths.nodes):
         with contextlib.suppress(OSError):
             folder.rmdir()
+    for file in (paths.guards, paths.supervisor):
+        file.unlink(missing_ok=True)

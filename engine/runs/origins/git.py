@@ -54,8 +54,7 @@ class GitError(Exception):
 
 
 def read_code(folder: Path) -> Found | None:
-    """The commit and the uncommitted changes of the repository that a folder is in; None: it is in none, or there is no git. `folder`: the working
-    directory of ranks."""
+    """The commit and the uncommitted changes of the repository around the working directory of ranks; None without a repository or git."""
     program = shutil.which("git")
     top = _top_of(folder)
     if program is None or top is None:

@@ -73,7 +73,7 @@ class Agents:
         self._on_news: Callable[[str, reports.AnyReport], None] = lambda *_: None
         self._gate = asyncio.Semaphore(FAN_OUT)
         self._here = ""
-        """The package for ranks on this machine, which runs share; empty: it can't be there, and the agent unpacks one for the run."""
+        """Folder of the package that ranks on this machine import, the same for all runs; empty: it can't be written, and the agent unpacks its own."""
         with contextlib.suppress(OSError, RuntimeError):
             self._here = unpacked()
         self.user_template = ""
@@ -206,8 +206,9 @@ class Agents:
 
     def library(self, node: str) -> str:
         """Returns the folder on the node from which ranks import `rankdeck`."""
-        is_here = self._here and not self.is_elsewhere(node)
-        return f"{self._here if is_here else f'{self.folder(node)}/library/{library_name()}'}/python"
+        if self._here and not self.is_elsewhere(node):
+            return f"{self._here}/python"
+        return f"{self.folder(node)}/library/{library_name()}/python"
 
     def program(self, node: str, name: str) -> str:
         """Returns the path on the node of a program that is sent with the library."""

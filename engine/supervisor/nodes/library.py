@@ -20,10 +20,8 @@ from engine.runs.paths import state_folder
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
-_PROGRAMS = (
-    *"titles template user_template internals forked rank_end preload sources limits".split(),
-    *(f"programs/{name}" for name in "mpi_proxy gpus checkpoints".split()),
-)
+_BESIDE = "titles template user_template internals forked rank_end preload sources limits".split()
+_PROGRAMS = [NODE / f"{name}.py" for name in _BESIDE] + sorted((NODE / "programs").glob("[a-z]*.py"))
 """Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
 _METADATA = {
@@ -89,7 +87,7 @@ def pack() -> str:
         path.relative_to(LIBRARY) for path in LIBRARY.rglob("*") if path.is_file() and path.suffix in SUFFIXES
     )
     members = [(Path("python", LIBRARY.name, name), LIBRARY / name) for name in names if name.parts[0] != APP]
-    members += [(Path(Path(name).name + ".py"), NODE / f"{name}.py") for name in _PROGRAMS]
+    members += [(Path(program.name), program) for program in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
     texts.append((Path("probe.py"), bundle.program("probe", "serve:main")))
     raw = io.BytesIO()

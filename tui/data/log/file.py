@@ -25,8 +25,8 @@ class Piece(NamedTuple):
 
 
 class LogFile:
-    """A file that a rank appends to. It may not exist yet, be cut off, or be replaced. `rank`: its rank, for a prefix if several logs are
-    shown as one."""
+    """A file that a rank appends to. Somebody may cut it off or replace it, and it may not exist yet. `rank` is the prefix of its lines if several
+    logs are shown as one."""
 
     def __init__(self, path: Path, *, rank: int | None = None, stream: Literal["out", "err"] = "out") -> None:
         self.path = path
