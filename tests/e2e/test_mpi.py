@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.quickstart import SMALL
-from tests.support import WHEEL, Deck, Process, entries, is_alive, kill_hard, use_mpi, wait_until
+from tests.support import ROOT, WHEEL, Deck, Process, entries, is_alive, kill_hard, use_mpi, wait_until
 
 TRAIN = entries("e2e/mpi", "train")
 
@@ -139,6 +141,9 @@ def test_the_mpirun_that_the_set_up_has_installed_is_found_without_a_path(rankde
     monkeypatch.setenv("PATH", str(tmp_path))
     run = rankdeck.launch("mpi-local", "--set", f"recipe.args={json.dumps(['--steps', '2', *SMALL])}")
     assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+    words = ["--ranks", "2", "--sizes", "4", "--collectives", "all_reduce", "--rounds", "1"]
+    bench = subprocess.run([sys.executable, ROOT / "benchmarks/collectives.py", *words], capture_output=True, text=True)
+    assert bench.returncode == 0, bench.stderr
 
 
 def test_without_an_mpirun_the_launch_is_refused(rankdeck, no_mpirun):
