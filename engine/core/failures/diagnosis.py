@@ -281,7 +281,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
             traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False)),
             hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
             cause="exception" if is_exception else "exit", confidence="certain" if told.certain else "likely", rank=named,
-            raised=_one_line(detail) if is_exception else "",
+            raised=_one_line(detail) if is_exception else "", line=_one_line(messenger.line) if messenger else "",
         )  # fmt: skip
         if raised.message.startswith("KeyboardInterrupt"):
             return _interrupted(end, who, text)
@@ -313,7 +313,7 @@ def _reported(chain: Sequence[Traceback], text: str) -> tuple[tuple[Traceback, .
     )
     before = "\n".join(lines[: begin if len(chain[0].lines) > 1 else chain[0].raised_at])
     later = all_chains("\n".join(lines[chain[0].raised_at + 1 :]), fatal=True)
-    earlier = all_chains(before, fatal=True)
+    earlier = all_chains(before, fatal=False)  # also of a thread
     found = next((tuple(one) for one in (later[-1:] + earlier[::-1]) if one[-1].message), ())
     return found or ending(before).chain, before
 

@@ -94,7 +94,8 @@ class Found(NamedTuple):
     @property
     def detail(self) -> str:
         """Its meaning; empty if the program's own message is clear."""
-        return self.cause.detail.format_map(self.words)
+        said = self.cause.detail.format_map(self.words)  # some groups may be empty
+        return " ".join(said.replace("()", "").split()).rstrip(" :")
 
     @property
     def hint(self) -> str:
