@@ -15,7 +15,7 @@ from engine.core.plan.document.checks import profile_name
 from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import profile_with_overrides
 from engine.core.plan.profile import Profile
-from engine.planning.make import choices
+from engine.planning.recipes import choices
 
 MAX_SIZE = 1 << 18
 """Largest batch file, in bytes."""

@@ -15,7 +15,7 @@ from engine.backends import AUTO_SUMMARY, AUTOMATIC, BACKENDS
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError, NotTrustedError
 from engine.core.plan.batch import submission_of
-from engine.core.plan.document.checks import Choices, check_choices
+from engine.core.plan.document.checks import check_choices
 from engine.core.plan.document.places import Places
 from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
 from engine.core.plan.layout import Slots
@@ -26,25 +26,15 @@ from engine.gate import NOT_LOOKED_UP, Permit
 from engine.installed import COMMAND
 from engine.node.limits import cpu_words, shares
 from engine.node.login import in_job
-from engine.planning import recipes
 from engine.planning.draft import Draft
 from engine.planning.nodes import Nodes
 from engine.planning.profile_paths import with_absolute_paths
-from engine.planning.recipes import check_arguments, check_ranks
+from engine.planning.recipes import check_arguments, check_ranks, choices
 from engine.planning.site import most_linger
 from engine.runs.imports import with_known_imports
 
 LINGER_VARIABLE = "RANKDECK_LINGER"
 """Environment variable that is used where the profile does not set `launch.linger`."""
-
-
-def choices() -> Choices:
-    """The values that `backend.name`, `backend.fallback` and `recipe.name` may have."""
-    return {
-        ("backend", "name"): (*BACKENDS, AUTO),
-        ("backend", "fallback"): tuple(BACKENDS),
-        ("recipe", "name"): recipes.names(),
-    }
 
 
 def make_plan(

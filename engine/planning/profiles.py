@@ -19,8 +19,8 @@ from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
-from engine.planning.make import choices
 from engine.planning.profile_paths import of_project, other_project
+from engine.planning.recipes import choices
 from engine.runs.paths import profile_folders
 from engine.runs.settings import read_settings
 

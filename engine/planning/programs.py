@@ -19,9 +19,8 @@ from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import profile_with_overrides
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.terminal_text import SURROGATE
-from engine.planning.make import choices
 from engine.planning.profiles import list_profiles
-from engine.planning.recipes import names
+from engine.planning.recipes import choices, names
 from engine.runs.paths import utf8_path
 
 PLACE = "the command line"

@@ -10,8 +10,9 @@ from engine.backends import BACKENDS
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.arguments.recipe import problem_with, read_recipe
 from engine.core.errors import CheckError, UsageError
+from engine.core.plan.document.checks import Choices
 from engine.core.plan.document.places import Places
-from engine.core.plan.environment import backends_in
+from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.rank import recipe_file
@@ -24,6 +25,15 @@ FOLDER = LIBRARY / "recipes"
 def names() -> tuple[str, ...]:
     """The name of every recipe: `linear-hooks` for `linear_hooks.py`. Reads no script."""
     return tuple(sorted(path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")))
+
+
+def choices() -> Choices:
+    """The values that `backend.name`, `backend.fallback` and `recipe.name` may have."""
+    return {
+        ("backend", "name"): (*BACKENDS, AUTO),
+        ("backend", "fallback"): tuple(BACKENDS),
+        ("recipe", "name"): names(),
+    }
 
 
 def recipes() -> dict[str, RecipeInfo]:
