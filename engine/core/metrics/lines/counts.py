@@ -35,7 +35,11 @@ class LineCounts:
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0
         first = next((field.begin for field in self.fields if self._is_metric(field)), begin)
-        self.held_out = bool(P.held_out_start.match(self.text) or P.held_out_part.search(self.text, 0, first))
+        self.held_out = bool(
+            P.held_out_start.match(self.text)
+            or P.held_out_part.search(self.text, 0, first)
+            or P.held_out_phase.search(self.text)
+        )
 
     @property
     def counter(self) -> str:

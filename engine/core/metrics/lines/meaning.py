@@ -65,7 +65,7 @@ class _Metrics:
         self.part: Value | None = None
         self.part_name, self.doubt = "", ""
         self.total_name = False  # whether the loss of the run was named on this line
-        self.is_summary = is_summary or "runtime" in line.lower or P.summary.match(line.text) is not None
+        self.is_summary = is_summary or "train_runtime" in line.lower or P.summary.match(line.text) is not None
         self.held_out = line.held_out  # whether the number being read is of held-out data
         self.held_out_spans = [found.span() for found in P.held_out_object.finditer(line.text)]
         self.is_known = False  # a metric or a count was found that makes the line a report
@@ -244,6 +244,7 @@ def _last_report(line: Fields, names: Names) -> Fields:
         len(alike) > 1
         and len({numbers.texts[fields[at].number] for at in alike}) == len(alike)
         and all(after - at > 1 for at, after in pairwise(alike))
+        and {one.name for one in fields[alike[-1] + 1 :]} & {one.name for one in fields[: alike[-1]]}
     ):
         cut = fields[alike[-1] - 1].end
     else:

@@ -8,6 +8,7 @@ rows of numbers, as fastai, skorch, Ultralytics and CSV loggers print them.
 import re
 from typing import Literal, NamedTuple
 
+from engine.core.metrics.lines.fields import hide
 from engine.core.metrics.lines.names import Names, meaning_of
 from engine.core.metrics.lines.patterns import P
 
@@ -81,8 +82,10 @@ def section_of(line: str) -> Section | None:
     """The section that a line begins; None: it is no heading."""
     line = line.strip()
     found = P.heading.search(line)
-    if found is None or not (
-        found["end"].strip() or found["what"] or found[0] == line or found[0][:1] in ">*=#-" or line.isupper()
+    if (
+        found is None
+        or P.reported.search(hide(line[: found.start()]))
+        or not (found["end"].strip() or found["what"] or found[0] == line or found[0][:1] in ">*=#-" or line.isupper())
     ):
         return None
     if found["best"] or (found["train"] and re.search(r"metrics|summary|results", found["what"], re.IGNORECASE)):
