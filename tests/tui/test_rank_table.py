@@ -309,7 +309,7 @@ async def test_trap_8_ten_thousand_ranks_cost_what_the_visible_ones_cost(monkeyp
             made += 1
             return row_parts(*arguments, **more)
 
-        monkeypatch.setattr("tui.widgets.rank_strips.row_parts", counted)
+        monkeypatch.setattr("tui.widgets.rank_table.row_parts", counted)
         for step in range(10):
             app.table.set_rows(new, 102.0 + step)
             lines(app.table)

@@ -2,30 +2,102 @@
 (8.2.8) repaints everything when one cell changes, takes text for markup and measures every cell of every row. This table draws the lines
 that are on the screen, keeps what it has drawn, and repaints the lines that differ."""
 
-from collections.abc import Sequence
-from typing import ClassVar, cast, get_args
+from collections.abc import Container, Sequence
+from typing import ClassVar, NamedTuple, cast, get_args
 
 from msgspec.structs import replace
+from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.cache import LRUCache
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from engine.core.run.state import RankWord
 from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, HidableColumn, Look, Units
 from tui.data.model import Row
 from tui.data.rank_order import ORDERS, Arrangement, Order, needs_attention
 from tui.deck import Deck
 from tui.keys import bindings
-from tui.text.rank_columns import Fit, Sparks, sparks_of
+from tui.text.rank_columns import Columns, Fit, Sparks, headings, row_parts, sparks_of, with_arrow
 from tui.text.sparkline import WINDOWS
 from tui.widgets.line_keys import RANK_CELLS, CursorChosen, CursorMoved, LineKeys, line_width, show_line
-from tui.widgets.rank_strips import Cells, RankStrips
 from tui.widgets.text_pane import fitted_title
 
 MOST_SCALED = 512  # ranks that are looked at for the common scale of the small curves
+
+_WHOLE_ROW: Container[RankWord] = (
+    "failed",
+    "lost",
+    "stopped",
+)  # states that colour the whole row; others colour their word
+
+
+class Cells(NamedTuple):
+    """Everything that a painted row depends on. Equal cells look the same. `text`: (style or empty, text) of the row's parts, left to right."""
+
+    word: RankWord
+    cursor: bool
+    text: tuple[tuple[str, str], ...]
+
+
+class RankStrips:
+    """Draws the rows of a table, each once for as long as it looks the same."""
+
+    def __init__(self, table: ScrollView, units: Units, *, ascii: bool) -> None:
+        self._table, self._units, self._ascii = table, units, ascii
+        self._style = table.get_component_rich_style
+        self._strips: LRUCache[Cells, Strip] = LRUCache(512)
+        self._known: LRUCache[int, tuple[object, Cells]] = LRUCache(256)
+        """Cells of rows with what they were made from: a row that has changed is compared first, and then drawn."""
+
+    def restyle(self) -> None:
+        self._strips.clear()
+
+    def cells(self, row: Row, columns: Columns, now: float, sparks: Sparks, *, index: int, cursor: bool) -> Cells:
+        """The text of a row. `index`: its place, where it is remembered."""
+        made_from = row, cursor, columns, now, sparks
+        known = self._known.get(index)
+        if known is not None and known[0] == made_from:
+            return known[1]
+        parts = row_parts(row, columns, now, cursor=cursor, ascii=self._ascii, sparks=sparks, units=self._units)
+        cells = Cells(row.view.state, cursor, parts)
+        self._known[index] = made_from, cells
+        return cells
+
+    def row(self, cells: Cells, width: int) -> Strip:
+        """A row of `width` cells."""
+        strip = self._strips.get(cells)
+        if strip is None or strip.cell_length != width:
+            is_whole = cells.word in _WHOLE_ROW
+            row = self._style(f"ranks--{cells.word}") if is_whole else self._table.rich_style
+            if cells.cursor:
+                cursor = self._style("rank-table--cursor")
+                row += Style(bgcolor=cursor.bgcolor, bold=cursor.bold or None, reverse=cursor.reverse or None)
+            drawn = Strip(
+                Segment(text, row if is_whole or part in ("", "running") else row + self._ink(part))
+                for part, text in cells.text
+            )
+            strip = self._strips[cells] = drawn.adjust_cell_length(width, row)
+        return strip
+
+    def _ink(self, part: str) -> Style:
+        style = self._style(f"rank-table--{part}" if part in ("muted", "spark", "trouble") else f"ranks--{part}")
+        return Style(color=style.color, bold=style.bold or None)
+
+    def header(self, columns: Columns, unit: str, order: Order, width: int) -> Strip:
+        """The headings, with an arrow at the column that the ranks are sorted by."""
+        plain, segments = self._style("rank-table--header"), []
+        for name, text in headings(columns, unit, ascii=self._ascii):
+            if name == order.column and order != Order():
+                text = with_arrow(text, rising=order.is_rising, ascii=self._ascii)
+                segments.append(Segment(text, self._style("rank-table--sorted")))
+            else:
+                segments.append(Segment(text, plain))
+        return Strip(segments).adjust_cell_length(width, plain)
 
 
 class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
@@ -58,7 +130,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._sparks = Sparks()
         self._sparks_for: object = None
         self._painted: dict[int, Cells] = {}
-        self._strips = RankStrips(self._style_of, units, ascii=ascii)
+        self._strips = RankStrips(self, units, ascii=ascii)
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
@@ -252,13 +324,12 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             cells = self._painted[y] = self._cells(index)
             return self._strips.row(cells, width)
         self._painted.pop(y, None)
-        return self._strips.note(f" {self.none_matches}" if y == 1 and self._ranks.every else "", width)
+        text = f" {self.none_matches}" if y == 1 and self._ranks.every else ""
+        quiet = Strip([Segment(text, self.get_component_rich_style("rank-table--muted"))])
+        return quiet.adjust_cell_length(width, self.rich_style)
 
     def _cells(self, index: int) -> Cells:
         cursor = index == self._cursor
         return self._strips.cells(
             self._rows[index], self._fit.columns, self._now, self._sparks, index=index, cursor=cursor
         )
-
-    def _style_of(self, name: str) -> Style:
-        return self.get_component_rich_style(name) if name else self.rich_style
