@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -17,17 +18,21 @@ from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.launchers import LAUNCHERS
+from engine.launchers.noise import skip_noise
 from engine.linux.sockets import peer_of
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, socket_of
+from engine.runs.record import JobPlace, place_elsewhere, socket_of
 
 MAX_LINE = 1 << 28
 """Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
 
-BRIDGE = """
+MARK = b"\0RANKDECK-RELAY 1\n"
+
+RELAY = """
 import os, select, socket, sys
 link = socket.socket(socket.AF_UNIX)
 link.connect(sys.argv[1])
+os.write(1, b"\\0RANKDECK-RELAY 1\\n")
 while True:
     for one in select.select([0, link], [], [])[0]:
         data = os.read(0, 65536) if one == 0 else link.recv(65536)
@@ -38,7 +43,7 @@ while True:
         while one != 0 and data:
             data = data[os.write(1, data):]
 """
-"""Connects the standard input and output of a step with a socket of its node."""
+"""Connects the standard input and output of a step with a socket of its node, after `MARK`."""
 
 STOPPED_CHECK = 1.0
 """Seconds without a message after which a client looks whether the supervisor is stopped; see `StoppedWatch`."""
@@ -46,11 +51,11 @@ STOPPED_CHECK = 1.0
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
-def _step(paths: RunPaths, submitted: Submitted, node: str) -> socket.socket:
-    """A socket that a step of a job connects with the supervisor on its node. The step ends when the socket is closed. PBS starts nothing in
-    a job from outside, so ssh does."""
-    launcher = LAUNCHERS["slurm" if submitted.scheduler == "slurm" else "ssh"]
-    argv = launcher.argv(node, [sys.executable, "-I", "-c", BRIDGE, socket_of(paths)], Reach(slurm_job=submitted.job))
+def _step(place: JobPlace, path: str) -> socket.socket:
+    """A socket that a step of a job connects with the supervisor's socket on its node. The step ends when the returned one is closed. PBS starts
+    nothing in a job from outside, so ssh does."""
+    launcher = LAUNCHERS["slurm" if place.scheduler == "slurm" else "ssh"]
+    argv = launcher.argv(place.node, [sys.executable, "-I", "-c", RELAY, path], Reach(slurm_job=place.job))
     ours, theirs = socket.socketpair()
     with theirs:  # asyncio would kill srun at the end of this process, and leave the step behind
         ends = theirs.fileno()
@@ -72,9 +77,16 @@ class Connection:
 
     @classmethod
     async def open(cls, paths: RunPaths) -> Connection:
-        """Connects. Raises ConnectionError: no process listens; SupervisorError: the supervisor refuses the connection."""
+        """Connects: over the supervisor's socket, or by a step of the job in which the supervisor runs on another host. Raises ConnectionError: no
+        process listens; SupervisorError: the supervisor refuses the connection."""
+        path = socket_of(paths)
+        if (place := place_elsewhere(paths)) is not None:
+            connection = cls(*await asyncio.open_connection(sock=_step(place, path), limit=MAX_LINE))
+            with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                await skip_noise(connection._reader, MARK)
+            await connection._greet(paths)
+            return connection
         try:
-            path = socket_of(paths)
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
         except (FileNotFoundError, ConnectionError) as error:
             raise ConnectionError(str(error)) from None
@@ -84,22 +96,6 @@ class Connection:
             raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
         connection._process = peer_of(writer.get_extra_info("socket"))[0]
         connection.pid = (await connection._greet(paths)).pid
-        return connection
-
-    @classmethod
-    async def open_in_job(cls, paths: RunPaths, submitted: Submitted, node: str) -> Connection:
-        """Connects to a supervisor that runs in a job, by a step on its node.
-
-        Args:
-            submitted: the job.
-            node: the supervisor's, as the batch system calls it.
-
-        Raises:
-            ConnectionError: no process listens there, or there is no step.
-            SupervisorError: the supervisor refuses the connection.
-        """
-        connection = cls(*await asyncio.open_connection(sock=_step(paths, submitted, node), limit=MAX_LINE))
-        await connection._greet(paths)
         return connection
 
     async def _greet(self, paths: RunPaths) -> Welcome:

@@ -11,13 +11,14 @@ import time
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
-from engine.core.plan.batch.job import ACTIVE, LOG, WAITING, end_words, queue_words
+from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot
-from engine.planning.batch import BATCH_SYSTEMS
+from engine.linux.files import replace_file
+from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.runs.listing import summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
-from engine.runs.record import Submitted, read_submitted
+from engine.runs.record import Submitted, read_plan, read_submitted
 
 NEW_JOB = 10.0
 """Seconds after its submission in which a job that squeue does not show may still appear."""
@@ -61,12 +62,18 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     Returns:
         How its job is, in words.
     """
+    from engine.runs.ends.ending import LIMIT, REQUEUE, end_run, lock_of_lost, write_queued
+    from engine.runs.replay import has_begun
+
     number, system = awaited_job(paths, submitted), BATCH_SYSTEMS[submitted.scheduler]
     try:
         job = system.job(number)
     except (CheckError, SilentSlurmError) as error:
         return error.message
     if job is not None and job.state in WAITING | ACTIVE:
+        if job.state in WAITING and has_begun(paths):  # it begins again
+            with contextlib.suppress(SupervisorError, OSError), lock_of_lost(paths):
+                write_queued(paths, number, REQUEUE)
         return queue_words(job)
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
@@ -75,12 +82,33 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
         reason += f": its first node does not see {paths.folder}; set RANKDECK_HOME to a folder that login and compute nodes share"
     if read_submitted(paths) != submitted:  # it goes on in its next job since
         return reason
-    from engine.runs.ends.ending import LIMIT, end_run
-
     again = bool(submitted.next) and number == submitted.job
     with contextlib.suppress(SupervisorError, OSError):  # another command ends it at this moment
         end_run(paths, reason, by=LIMIT if again else "", again=again)
     return reason
+
+
+def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
+    """Submits the job that continues a run which has ended, as its next attempt. Returns that in words.
+
+    Args:
+        paths: Paths of the run.
+        submitted: its last job.
+        by: who asks for it.
+
+    Raises:
+        SupervisorError: the run has a supervisor, or its files can't be read.
+        CheckError: the batch system refuses the job.
+        OSError: the files of the run can't be written.
+    """
+    from engine.runs.ends.ending import lock_of_lost, write_queued
+
+    with lock_of_lost(paths):
+        number = submit(read_plan(paths), paths)
+        write_queued(paths, number, by)  # first: the job waits until it is named in `job.json`
+        known = msgspec.structs.replace(submitted, at=time.time(), next=number, fruitless=0)
+        replace_file(paths.job, msgspec.json.encode(known))
+    return f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {number} continues the run as its next attempt"
 
 
 def awaited_job(paths: RunPaths, submitted: Submitted) -> str:

@@ -33,7 +33,14 @@ from engine.linux.locks import is_locked
 from engine.runs.lock import is_taken
 from engine.runs.log_order import OrderIndex
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import Submitted, host_elsewhere, read_plan, read_results, read_submitted, refuse_elsewhere
+from engine.runs.record import (
+    Submitted,
+    host_elsewhere,
+    is_in_job,
+    read_results,
+    read_submitted,
+    refuse_elsewhere,
+)
 
 MAX_STARTS, START_WINDOW = 8, 60.0
 """Supervisors that one client starts for a run in this many seconds, in case each crashes immediately."""
@@ -128,11 +135,8 @@ class LocalRun:
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
                     await asyncio.to_thread(system.check_answers, submitted.job, patient=patient)
-                    node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
-                    return await Connection.open_in_job(self.paths, submitted, node)
                 return await Connection.open(self.paths)
-            inside = os.environ.get(system.JOB_VARIABLE) == submitted.job
-            if inside and not host_elsewhere(self.paths):
+            if is_in_job(submitted) and not host_elsewhere(self.paths):
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
                     with contextlib.suppress(SupervisorError):  # a guard was faster
@@ -260,11 +264,19 @@ class LocalRun:
                     raise RankdeckError(f"{self.run} can't be restarted: {answer.text}")
                 return answer.text
             await asyncio.sleep(0.25)
-        if self.paths.job.exists():
-            raise RankdeckError(f"the job of {self.run} has ended", hint="launch its profile again")
+        await _wait_released(self.paths)
+        if (submitted := read_submitted(self.paths)) is not None and not submitted.by_user:
+            from engine.client.jobs import submit_again  # not needed for other runs
+
+            return await asyncio.to_thread(submit_again, self.paths, submitted, user_name())
+        if submitted is not None and not is_in_job(submitted):
+            job = f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {submitted.job}"
+            raise RankdeckError(
+                f"{self.run} was launched inside {job}, which this command is not part of",
+                hint="restart it there, or submit its batch file again",
+            )
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
-        await _wait_released(self.paths)
         await asyncio.to_thread(start_supervisor, self.paths, user_name())
         return f"now: {words}"
 

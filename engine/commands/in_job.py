@@ -31,11 +31,14 @@ from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
-from engine.runs.ends.ending import LIMIT, end_run
+from engine.runs.ends.ending import LIMIT, REQUEUE, end_run, lock_of_lost, write_queued
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, read_plan, read_submitted
-from engine.runs.replay import has_begun, waits_again
+from engine.runs.record import Submitted, place_here, read_plan, read_submitted, replace_plan
+from engine.runs.replay import has_begun, stored_snapshot, waits_again
+
+NAME_TIME = 60.0
+"""Seconds in which a command that submits the next job of a run writes its number down."""
 
 MAX_FRUITLESS = 2
 """Jobs in a row that get no further than an earlier one, after which no other is submitted."""
@@ -49,8 +52,10 @@ def main(folder: str) -> int:
         if has_begun(paths) and not waits_again(paths):
             narrate(f"{paths.run} has ended, and there is nothing to continue")
             return 0
+        if submitted.fruitless >= MAX_FRUITLESS:  # Slurm has started the job again
+            raise CheckError(_fruitless_words(submitted))
         profile = read_profile(paths.profile)
-        write_plan(paths, plan_here(profile, read_plan(paths)))
+        replace_plan(paths, plan_here(profile, read_plan(paths)))
     except RankdeckError as error:
         narrate(f"{paths.run}: {error}")
         end_run(paths, f"it can't run on the job's nodes: {error.message}")
@@ -70,16 +75,41 @@ def _scheduler_of(plan: LaunchPlan) -> Scheduler:
 def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
     """Writes down that the run is in this job now. Its last job is over: if it was killed before the run had stopped, that is said now. Raises
     RankdeckError: the files of the run can't be read."""
-    known, here = read_submitted(paths), os.environ[BATCH_SYSTEMS[scheduler].JOB_VARIABLE]
-    if known is not None and known.job == here:
+    place, end = place_here(), time.monotonic() + NAME_TIME
+    assert place is not None
+    here, known = place.job, read_submitted(paths)
+    while has_begun(paths) and (known is None or here not in (known.job, known.next)) and time.monotonic() < end:
+        time.sleep(0.1)  # the command that submits the job has not named it yet
+        known = read_submitted(paths)
+    if known is not None and known.job == here and place.restarts <= known.restarts:
         return known
-    if known is None or known.next != here:  # the job has started before the command that submits it returned
+    if known is not None and known.job == here:
+        known = msgspec.structs.replace(known, restarts=place.restarts)
+        if has_begun(paths) and (snapshot := stored_snapshot(paths).run).state != "succeeded":
+            known = _counted(known, snapshot.step)
+            with lock_of_lost(paths):
+                write_queued(paths, here, REQUEUE)
+    elif known is None or known.next != here:  # the job has started before the command that submits it returned
         known = Submitted(job=here, at=paths.plan.stat().st_mtime, scheduler=scheduler)
     else:
-        end_run(paths, f"{SCHEDULER_NAMES[scheduler]}'s job {known.job} has ended", by=LIMIT, again=True)
-        known = msgspec.structs.replace(known, job=here, next="")
+        if not waits_again(paths):
+            end_run(paths, f"{SCHEDULER_NAMES[scheduler]}'s job {known.job} has ended", by=LIMIT, again=True)
+        known = msgspec.structs.replace(known, job=here, next="", restarts=place.restarts)
     replace_file(paths.job, msgspec.json.encode(known))
     return known
+
+
+def _counted(known: Submitted, step: int | None) -> Submitted:
+    """The job of a run, with the last step that it has reached."""
+    if step is not None and (known.best is None or step > known.best):
+        return msgspec.structs.replace(known, best=step, fruitless=0)
+    return msgspec.structs.replace(known, fruitless=known.fruitless + 1)
+
+
+def _fruitless_words(known: Submitted) -> str:
+    """Why no other job continues the run."""
+    further = "made no step" if known.best is None else f"got no further than step {known.best}"
+    return f"{known.fruitless} jobs in a row {further}"
 
 
 class _Supervision:
@@ -107,7 +137,7 @@ class _Supervision:
         stopping = asyncio.gather(self._stop_when_warned(), self._stop_when_deleted())
         try:
             await self._follow()
-            while self._state == "queued" and not self._submitted.next and await self._use_spare_nodes():
+            while self._state == "queued" and not self._has_next() and await self._use_spare_nodes():
                 await self._follow()
         finally:
             stopping.cancel()
@@ -116,6 +146,10 @@ class _Supervision:
                 await asyncio.to_thread(BATCH_SYSTEMS[self._submitted.scheduler].cancel, self._submitted.next)
         return 1 if self._state == "failed" else 0
 
+    def _has_next(self) -> bool:
+        """Whether another job continues the run: of this process, or of a user who has restarted it."""
+        return bool((read_submitted(self._run.paths) or self._submitted).next)
+
     async def _use_spare_nodes(self) -> bool:
         """Continues the run, which has lost a node, on the nodes that the job still has. Returns whether there are enough."""
         paths = self._run.paths
@@ -123,7 +157,7 @@ class _Supervision:
             await asyncio.sleep(0.05)
         try:
             plan = await asyncio.to_thread(plan_here, self._profile, read_plan(paths))
-            write_plan(paths, plan)
+            replace_plan(paths, plan)
             await asyncio.to_thread(start_supervisor, paths)
         except (RankdeckError, OSError) as error:
             with contextlib.suppress(RankdeckError, OSError):  # another supervisor may have taken the run
@@ -169,13 +203,9 @@ class _Supervision:
         known, run = self._submitted, self._run
         if self._state not in ("starting", "running"):
             return f"it is {self._state}, and waits for you"
-        if self._step is not None and (known.best is None or self._step > known.best):
-            known = msgspec.structs.replace(known, best=self._step, fruitless=0)
-        else:
-            known = msgspec.structs.replace(known, fruitless=known.fruitless + 1)
+        known = _counted(known, self._step)
         if known.fruitless >= MAX_FRUITLESS:
-            further = "made no step" if known.best is None else f"got no further than step {known.best}"
-            return f"{known.fruitless} jobs in a row {further}"
+            return _fruitless_words(known)
         try:
             plan = await asyncio.to_thread(read_plan, run.paths)
             number = await asyncio.to_thread(submit, plan, run.paths, after=known.job)
@@ -211,10 +241,3 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
         plan, submission=submitted.submission, program=program, spare_nodes=len(spare),
         spare_names=spare if plan.launch.sync == "none" else (),
     )  # fmt: skip
-
-
-def write_plan(paths: RunPaths, plan: LaunchPlan) -> None:
-    """Replaces the plan of a run. Its time does not change, because it is the time of the launch."""
-    times = paths.plan.stat()
-    replace_file(paths.plan, msgspec.json.encode(plan))
-    os.utime(paths.plan, (times.st_atime, times.st_mtime))

@@ -19,8 +19,10 @@ from engine.commands.output import make_room, narrate
 from engine.commands.rank_input import RankInput
 from engine.commands.show import show_cause
 from engine.core.errors import RankdeckError
+from engine.core.plan.batch.job import SCHEDULER_NAMES
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import RunView, Snapshot
+from engine.runs.record import place_here
 
 
 class Requests:
@@ -29,9 +31,9 @@ class Requests:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def stop(self, run: LocalRun, *, at_once: bool) -> None:
-        """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder."""
-        self._start(run.stop(at_once=at_once))
+    def stop(self, run: LocalRun, *, at_once: bool, by: str = "") -> None:
+        """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder. `by`: who wants that; empty: the user."""
+        self._start(run.stop(at_once=at_once, by=by))
 
     def restart(self, run: LocalRun, seen: RunView) -> None:
         """Asks a run to start its dead ranks, or all of them. `seen`: the run as the user saw it."""
@@ -169,7 +171,9 @@ class FollowInterrupts:
     def _stop(self, number: signal.Signals, *, at_once: bool = False) -> None:
         self.withdraw_question()
         self.stopped_by = self.stopped_by or number
-        self._requests.stop(self._run, at_once=at_once)
+        place = place_here() if number == signal.SIGTERM else None  # batch systems end jobs by SIGTERM
+        by = f"SIGTERM in {SCHEDULER_NAMES[place.scheduler]}'s job {place.job}" if place is not None else ""
+        self._requests.stop(self._run, at_once=at_once, by=by)
 
     def reader_left(self) -> None:
         """Called when the reader of the output, such as `head`, has closed the pipe. Stops the run, because nobody would see it any more."""

@@ -24,6 +24,7 @@ from engine.core.metrics.resources import RESOURCES
 from engine.core.run.state import ENDED_WORDS, RankWord, RunWord
 from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.record import place_elsewhere
 
 TOLD_AFTER_END = 3600.0
 """Seconds for which the state of an ended run is still told."""
@@ -193,7 +194,7 @@ class Runs:
         here = [one for one in found if one.reachable and not one.elsewhere and one.state not in ENDED_WORDS]
         asked = [RunPaths(runs_folder() / one.run) for one in here]
         # A supervisor in a job of Slurm would be asked through srun, too slow for this.
-        yield from families(found, asyncio.run(_snapshots([paths for paths in asked if not paths.job.exists()])))
+        yield from families(found, asyncio.run(_snapshots([paths for paths in asked if not place_elsewhere(paths)])))
 
 
 async def _snapshots(asked: Sequence[RunPaths]) -> list[Snapshot]:

@@ -16,15 +16,13 @@ from engine.core.failures.ssh import EXIT_LAUNCHER, EXIT_NOT_EXECUTABLE, EXIT_NO
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.gate import Permit
 from engine.launchers import LAUNCHERS, bundle
+from engine.launchers.noise import skip_noise
 from engine.launchers.setup import setup_input
 from engine.node.agent import wire
 from engine.node.probe.channel import SYNC
 
 PROGRAM = bundle.compressed("probe", "serve:main")
 """The probe, as the boot command takes it."""
-
-NOISE = 1 << 20
-"""Most bytes that login scripts may print before the probe's first word."""
 
 LAST_WORDS = 1 << 13
 """Bytes that are kept from the end of the command's standard error."""
@@ -93,7 +91,7 @@ async def probe_on(
         process.stdin.write(setup_input(reach.setup) + PROGRAM)
         try:
             async with asyncio.timeout(seconds):
-                await process.stdout.readuntil(SYNC)
+                await skip_noise(process.stdout, SYNC)
         except TimeoutError:
             raise _trouble(node, reach, python, None, said) from None
         yield Probe(process, asyncio.get_running_loop().time() - began)
@@ -125,7 +123,6 @@ async def _started(
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            limit=NOISE,
             start_new_session=True,
             cwd=permit.cwd,
         )

@@ -30,20 +30,46 @@ MAX_METRICS = 1 << 22
 Value = TypeVar("Value")
 
 
+class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a job, as its batch system calls it. `restarts`: how often the batch system has put the job back into the queue."""
+
+    job: str
+    node: str
+    scheduler: Scheduler = "slurm"
+    restarts: int = 0
+
+
+def place_here() -> JobPlace | None:
+    """Where in a job this process runs; None: in no job, or on the login node of one."""
+    if (job := os.environ.get("SLURM_JOB_ID")) and (node := os.environ.get("SLURMD_NODENAME")):
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+        return JobPlace(job=job, node=node, restarts=int(restarts) if restarts.isdecimal() else 0)
+    if job := os.environ.get("PBS_JOBID"):
+        return JobPlace(job=job, node=socket.gethostname(), scheduler="pbs")
+    return None
+
+
+def is_in_job(submitted: Submitted) -> bool:
+    """Whether this process is part of that job, on one of its nodes."""
+    return (place := place_here()) is not None and place.job == submitted.job
+
+
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """`supervisor.json`: host, pid, version and socket of a run's supervisor."""
+    """`supervisor.json`: host, pid, version and socket of a run's supervisor, and the job that it runs in."""
 
     host: str
     pid: int
     version: str
     socket: str
+    place: JobPlace | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     """`job.json`: the job of a submitted run, its batch system, and the time of the submission, in seconds since the epoch.
 
     `next`: the job that continues the run once this one is over; empty: none. `best`: the last step that any earlier job has reached;
-    None: none has. `fruitless`: how many jobs in a row, before this one, got no further.
+    None: none has. `fruitless`: how many jobs in a row, before this one, got no further. `by_user`: the user has submitted the job, and launched
+    the run inside. `restarts`: see `JobPlace`.
     """
 
     job: str
@@ -52,6 +78,8 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     best: int | None = None
     fruitless: int = 0
     scheduler: Scheduler = "slurm"
+    by_user: bool = False
+    restarts: int = 0
 
 
 def read_value(path: Path, kind: type[Value]) -> Value:
@@ -90,13 +118,20 @@ def read_plan(paths: RunPaths) -> LaunchPlan:
         raise SupervisorError(f"{paths.plan} can't be read: {why}", hint="rankdeck clean removes it") from None
 
 
+def replace_plan(paths: RunPaths, plan: LaunchPlan) -> None:
+    """Replaces the plan of a run. Its time does not change, because it is the time of the launch."""
+    times = paths.plan.stat()
+    replace_file(paths.plan, msgspec.json.encode(plan))
+    os.utime(paths.plan, (times.st_atime, times.st_mtime))
+
+
 def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
     """Host, pid, version and socket of the run's supervisor, even if it was killed; None once the run has ended."""
     return find_value(paths.supervisor, Whereabouts)
 
 
 def read_submitted(paths: RunPaths) -> Submitted | None:
-    """The job that a run was submitted as; None: it was not."""
+    """The job that a run was submitted as, or was launched in; None: neither."""
     return find_value(paths.job, Submitted)
 
 
@@ -133,6 +168,11 @@ def host_elsewhere(paths: RunPaths) -> str | None:
     """The other host on which a run's supervisor runs, or ran until it was killed; None if there is none."""
     where = read_whereabouts(paths)
     return where.host if where is not None and where.host != socket.gethostname() else None
+
+
+def place_elsewhere(paths: RunPaths) -> JobPlace | None:
+    """The node of a job with a run's supervisor, if that is another host; a step of the job reaches it."""
+    return where.place if host_elsewhere(paths) and (where := read_whereabouts(paths)) is not None else None
 
 
 def refuse_elsewhere(paths: RunPaths, command: str) -> None:

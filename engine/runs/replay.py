@@ -22,7 +22,7 @@ from engine.core.views.views import rank_views, run_view, told_ranks
 from engine.linux.files import read_file
 from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
-from engine.runs.record import find_value, read_plan, read_submitted, read_tail
+from engine.runs.record import find_value, is_in_job, read_plan, read_submitted, read_tail
 
 MAX_JOURNAL = 1 << 30
 """Bytes of the largest journal that is read."""
@@ -140,8 +140,11 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     progress = saved.progress if len(saved.progress) == len(state.ranks) else [RankProgress() for _ in state.ranks]
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
+    view = run_view(state, plan, progress, tails, waits)
+    if (submitted := read_submitted(paths)) is not None and submitted.by_user and not is_in_job(submitted):
+        view = msgspec.structs.replace(view, restart="", restart_kind="none")
     return Snapshot(
-        run=run_view(state, plan, progress, tails, waits),
+        run=view,
         ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
         series=tuple(saved.series),
         events=tuple(tell_all(events)),

@@ -20,7 +20,7 @@ from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.linux.files import replace_file
 from engine.linux.sockets import peer_of
-from engine.runs.record import Whereabouts, read_whereabouts
+from engine.runs.record import Submitted, Whereabouts, place_here, read_submitted, read_whereabouts
 from engine.supervisor.log import note
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
@@ -77,10 +77,19 @@ class Server:
         self._note_whereabouts()
 
     def _note_whereabouts(self) -> None:
-        """Writes down where this supervisor is. On a full disk it is found by the default path of its socket."""
-        where = Whereabouts(host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(self._path))
+        """Writes down where this supervisor is, and that the user has launched the run in a job. On a full disk it is found by the default path of
+        its socket."""
+        paths, place = self._run.paths, place_here()
+        where = Whereabouts(
+            host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(self._path), place=place
+        )
         try:
-            replace_file(self._run.paths.supervisor, msgspec.json.encode(where))
+            replace_file(paths.supervisor, msgspec.json.encode(where))
+            if place is not None and ((known := read_submitted(paths)) is None or known.by_user):
+                job = Submitted(
+                    job=place.job, at=time.time(), scheduler=place.scheduler, by_user=True, restarts=place.restarts
+                )
+                replace_file(paths.job, msgspec.json.encode(job))
             self._is_noted = True
         except OSError as error:
             self._is_noted = False

@@ -67,6 +67,8 @@ class Slurm:
         self.bridge = f"{PREFIX}{os.getpid()}-{next(_serial)}"
         self.folder = Path(tempfile.mkdtemp(prefix="rdslurm"))  # a path of pytest is too long for a socket
         self.conf = self.folder / "slurm.conf"
+        self.prolog = self.folder / "prolog.sh"
+        """What Slurm runs before each task. It says what the file `said` beside it has: `print Welcome`."""
         self.unshared = self.folder / "unshared"
         """A folder of the login nodes; each node has another one under this path."""
         self._network = free_network()
@@ -250,6 +252,8 @@ class Slurm:
         for number in range(GPUS):
             (self.folder / f"gpu{number}").touch()
         (self.folder / "gres.conf").write_text(GRES.format(folder=self.folder, last=GPUS - 1))
+        self.prolog.write_text(f"#!/bin/sh\ncat {self.folder}/said 2>/dev/null\ntrue\n")
+        self.prolog.chmod(0o755)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainRAMSpace=no\n")
         hosts = [f"10.213.{self._network}.{number} {name}" for number, name in enumerate(self.names, 1)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", f"{address} {host}", *hosts, ""]))

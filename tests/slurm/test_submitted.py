@@ -300,3 +300,25 @@ def test_a_run_that_makes_no_step_is_not_submitted_for_ever(
     rankdeck.wait_state(run, "stopped")
     assert "not submitted again: 2 jobs in a row made no step" in rankdeck("status", run).stdout
     wait_until(lambda: not slurm.run("squeue", "-h"), what="no job is left")
+
+
+def test_a_run_whose_job_was_cancelled_is_restarted_in_another_job_with_its_checkpoints(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
+) -> None:
+    run = launch_again(nodes=1, on_limit="stop", warn=0)
+    wait_steps(rankdeck, run, 0, ranks=2)
+    job = job_of(rankdeck, run)
+    slurm.run("scancel", job)
+    rankdeck.wait_state(run, "failed")
+    assert "rankdeck restart" in rankdeck("status", run).stdout
+    slurm.run("scontrol", "update", "partitionname=main", "state=down")  # where no job starts
+    try:
+        assert "continues the run as its next attempt" in rankdeck("restart", run).stdout
+        assert rankdeck.status(run)["state"] == "queued"
+        assert "its partition is down" in rankdeck("ps").stdout
+    finally:
+        slurm.run("scontrol", "update", "partitionname=main", "state=up")
+    wait_next(rankdeck, run, job)
+    wait_steps(rankdeck, run, 1, ranks=2)
+    (work / "finish").touch()
+    assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1

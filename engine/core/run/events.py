@@ -107,6 +107,13 @@ class JobEnded(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class RunQueued(Event, frozen=True, kw_only=True):
+    """Another job of a batch system will continue a run that has ended. `job`: its number. `by`: who has asked for it."""
+
+    job: str
+    by: str
+
+
 class RunContinued(Event, frozen=True, kw_only=True):
     """Another job of a batch system, or other nodes of the same job, continue the run as its next attempt. `nodes` and those to spare: as in
     `RunLaunched`; `job`: its number."""
@@ -315,6 +322,7 @@ AnyEvent = (
     | NodeDisconnected
     | NodeGivenUp
     | JobEnded
+    | RunQueued
     | RunContinued
     | NodeWarned
     | ModulesImported

@@ -27,6 +27,7 @@ from engine.core.run.node_events import (
     node_disconnected,
     node_given_up,
     run_continued,
+    run_queued,
     shown_event,
     supervisor_started,
 )
@@ -82,6 +83,8 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return node_given_up(state, event)
         case ev.JobEnded():
             return job_ended(state, event)
+        case ev.RunQueued():
+            return run_queued(state, event)
         case ev.RunContinued():
             return run_continued(state, event)
         case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported():

@@ -279,6 +279,20 @@ def job_ended(state: st.RunState, event: ev.JobEnded) -> Step:
     return replace(state, phase=phase, ranks=ranks, nodes=nodes, ends=state.ends + gone), ()
 
 
+def run_queued(state: st.RunState, event: ev.RunQueued) -> Step:
+    """Lets a run that has ended wait for another job."""
+    match state.phase:
+        case st.Ended(outcome=st.Outcome(word="queued")):
+            return ignore(state, "the run waits for a job already")
+        case st.Ended():
+            outcome = st.Outcome(word="queued", reason=f"restarted by {event.by}")
+            return replace(state, phase=st.Ended(outcome=outcome, at=event.at)), ()
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
+            return ignore(state, "the run has not ended")
+        case _ as never:
+            assert_never(never)
+
+
 def run_continued(state: st.RunState, event: ev.RunContinued) -> Step:
     """Starts the next attempt on the nodes of another job, or on others of the same job."""
     match state.phase:

@@ -114,12 +114,14 @@ def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
     return max(progress, key=lambda one: one.checkpoint_at or 0.0)
 
 
-def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope = "smallest") -> NextRestart:
-    """The effect of a restart now."""
-    kind = restart_kind(state, scope)
+def next_restart(
+    state: RunState, progress: Sequence[RankProgress], scope: Scope = "smallest", *, is_submitted: bool = False
+) -> NextRestart:
+    """The effect of a restart now. `is_submitted`: whether the run is a job of its own, so that it goes on in another one."""
+    kind, phase = restart_kind(state, scope), state.phase
     count, dead = len(state.ranks), dead_ranks(state)
-    if kind == "none":
-        return NextRestart(kind, (), "")
+    if kind == "none" or (isinstance(phase, Ended) and phase.outcome.job_ended and not is_submitted):
+        return NextRestart("none", (), "")
     if kind == "rejoin":
         alive = count - len(dead)
         goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
@@ -128,6 +130,8 @@ def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope
     alive = sum(isinstance(phase, Alive) for phase in state.ranks)
     if alive and not isinstance(state.phase, Stopping):
         words = f"stop the {alive} that run and {words}"
+    if isinstance(phase, Ended) and is_submitted:
+        words = f"submit another job, to {words}"
     if scope != "all" and isinstance(state.phase, Holding):
         words += f" (no rejoin: {why_no_rejoin(state)})"
     return NextRestart(kind, (), words + _lost_words(state, progress))

@@ -182,7 +182,10 @@ def run_view(
     losses = [one.loss for one in progress if one.loss is not None]
     loss = sum(losses) / len(losses) if losses else None
     is_pipeline = any(one.loss is None and one.placeholder is not None for one in progress)
-    current, again = current_activity(state, progress), next_restart(state, progress)
+    current, again = (
+        current_activity(state, progress),
+        next_restart(state, progress, is_submitted=plan.submission is not None),
+    )
     return RunView(
         run=state.run,
         name=state.name,

@@ -25,10 +25,6 @@ class BatchSystem(Protocol):
         """Beginnings of the names of variables that it sets in a job."""
 
     @property
-    def JOB_VARIABLE(self) -> str:
-        """The variable that has the number of the job."""
-
-    @property
     def NUMBER(self) -> re.Pattern[str]:
         """The job number that the submitting command prints."""
 

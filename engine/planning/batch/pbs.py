@@ -22,8 +22,6 @@ LIMIT = 10.0
 OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRONMENT", "PBS_QUEUE", "PBS_ARRAY")
 """Beginnings of the names of variables that PBS sets in a job."""
 
-JOB_VARIABLE = "PBS_JOBID"
-
 SHOW = "qstat -xf"
 
 NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")

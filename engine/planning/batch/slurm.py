@@ -33,8 +33,6 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
              "SLURM_PRIO", "SLURM_EXPORT")  # fmt: skip
 """Beginnings of the names of variables that Slurm sets in a job."""
 
-JOB_VARIABLE = "SLURM_JOB_ID"
-
 SHOW = "scontrol show job"
 
 NUMBER = re.compile(r"[0-9]+")

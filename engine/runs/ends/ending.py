@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -21,6 +22,9 @@ from engine.runs.replay import first_event, measure_journal, read_saved, stored_
 LIMIT = "the time limit of its job"
 """Who stops a run shortly before that."""
 
+REQUEUE = "Slurm, which has put its job back into the queue"
+"""Who lets a run wait whose job begins again."""
+
 
 def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
     """Writes the end of a run into its journal and its summary, unless they have one.
@@ -35,14 +39,20 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
         SupervisorError: a supervisor of this machine has the run, or its files can't be read.
         OSError: they can't be written.
     """
+    with lock_of_lost(paths):
+        write_end(paths, reason, by=by, again=again)
+
+
+@contextlib.contextmanager
+def lock_of_lost(paths: RunPaths) -> Iterator[None]:
+    """The lock of a run whose job is over, and with it its supervisor on any host. Raises as `end_run`."""
     left = runtime_files(paths)
-    with contextlib.suppress(FileNotFoundError):
-        paths.supervisor.unlink()
+    paths.supervisor.unlink(missing_ok=True)
     lock = take_lock(paths)
     try:
         for path in left:
             path.unlink(missing_ok=True)
-        write_end(paths, reason, by=by, again=again)
+        yield
     finally:
         os.close(lock)
 
@@ -60,9 +70,25 @@ def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False
         now = time.time()
         news += [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
         news.append(ev.JobEnded(at=now, reason=reason))
+    _append(paths, size, news)
+
+
+def write_queued(paths: RunPaths, job: str, by: str) -> None:
+    """Writes into the journal and the summary of a run that a job will continue it, for a process that holds the lock. `by`: who has asked for that.
+    Raises as `write_end`."""
+    events, size = measure_journal(paths.journal)
+    state = replay(events)
+    if state is None or not isinstance(state.phase, Ended):
+        write_end(paths, f"job {job} continues the run", by=by, again=True)
+    elif not waits_for_job(state):
+        _append(paths, size, [ev.RunQueued(at=time.time(), job=job, by=by)])
+
+
+def _append(paths: RunPaths, size: int, news: list[AnyEvent]) -> None:
+    """Appends events to a journal after its last whole line, which ends at `size`, and stores the summary."""
     file = os.open(paths.journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open(file, "wb") as journal:
-        journal.truncate(size)  # after its last whole line
+        journal.truncate(size)
         journal.seek(size)
         journal.write(b"".join(msgspec.json.encode(event) + b"\n" for event in news))
         journal.flush()

@@ -12,6 +12,7 @@ from functools import cache
 from engine.core.failures.ssh import Trouble
 from engine.installed import ROOT
 from engine.launchers import bundle
+from engine.launchers.noise import skip_noise
 from engine.node.agent.wire import SYNC
 
 BOOT_TIMEOUT = 30.0
@@ -124,7 +125,7 @@ class Starter:
         process.stdin.write(greeting)
         try:
             async with asyncio.timeout(self._timeout):
-                await process.stdout.readuntil(SYNC)
+                await skip_noise(process.stdout, SYNC)
         except TimeoutError:
             raise BootError(self.explain(None, "").text, is_silent=True) from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
