@@ -138,10 +138,7 @@ def test_nan_and_infinities_are_values() -> None:
     assert [(point.key, point.value) for point in points] == [("loss", None), ("grad_norm", None)]
 
 
-def test_progress_of_an_older_version_is_read() -> None:
-    old = b'{"step": 3, "steps": 9, "loss": 0.5, "recorded": ["loss"], "keys": ["loss"]}'
-    progress = msgspec.json.decode(old, type=RankProgress)
-    assert (progress.step, progress.counters, progress.epoch) == (3, {}, None)
+def test_steps_go_on_after_a_supervisor_has_read_its_progress_again() -> None:
     again = msgspec.json.decode(msgspec.json.encode(progress_of("Epoch 1 [2/9] loss 1")), type=RankProgress)
     assert progress_of("Epoch 2 [1/9] loss 1", progress=again).step == 10
 

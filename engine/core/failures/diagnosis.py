@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from engine.core.failures.known import Confidence, Found, find
+from engine.core.failures.known import SHELL, Confidence, Found, find
 from engine.core.failures.text.evidence import Ending, ending
 from engine.core.failures.text.prefixes import untagged
 from engine.core.failures.text.styles import has_styles, unwrapped
@@ -85,7 +85,6 @@ _RANK_PREFIX = late(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
 _ABORTED = late(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
 _MPI_ERR_UNKNOWN = 14  # Open MPI's, in its mpi.h
-_SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
 
 
 def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int | None = None) -> bool:
@@ -149,11 +148,11 @@ def explain(
     told = ending(text, by_itself=status not in (0, 1) and status > 0)
     if status == -signal.SIGABRT and _aborted_as_it_ended(text, told):
         status = 1
-    ended_by = -status if status < 0 else status - _SHELL
+    ended_by = -status if status < 0 else status - SHELL
     is_known = ended_by in _SIGNALS and (status < 0 or not told.certain)
     if status < 0 or is_known:
         said = _about_signal(who, ended_by, text, told, context)
-        if status > 0:
+        if status > 0 and ended_by != signal.SIGINT:
             shell = f"a shell reports {status} for a program that was killed by {status_words(-ended_by)}"
             said = replace(said, headline=f"{who} exited with {status}", detail=_one_line(f"{shell}: {said.detail}"))
         return said

@@ -95,7 +95,7 @@ class Found(NamedTuple):
     def detail(self) -> str:
         """Its meaning; empty if the program's own message is clear."""
         said = self.cause.detail.format_map(self.words)  # some groups may be empty
-        return " ".join(said.replace("()", "").split()).rstrip(" :")
+        return " ".join(said.replace(" ()", "").split()).rstrip(" :")
 
     @property
     def hint(self) -> str:
@@ -118,10 +118,10 @@ class Found(NamedTuple):
         if word := self.words.get("signal", ""):
             return -_signal_number(word)
         status = int(self.words.get("status") or 1)
-        return _SHELL - status if _SHELL < status < _SHELL + 65 else status
+        return SHELL - status if SHELL < status < SHELL + 65 else status
 
 
-_SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
+SHELL = 128  # a shell reports a child that a signal has ended as this plus the number of the signal
 _SIGNAL_WORDS = {(signal.strsignal(one) or "").lower(): one for one in signal.Signals} | {"oomkilled": signal.SIGKILL}
 
 
@@ -137,14 +137,10 @@ def _signal_number(word: str) -> int:
 @cache
 def causes() -> tuple[Cause, ...]:
     """All known failures, in the order in which they are searched."""
-    return tuple(cause for name in FILES for cause in _read(name))
-
-
-def _read(name: str) -> list[Cause]:
     import tomli
 
-    data = pkgutil.get_data(__package__ or "", f"causes/{name}.toml") or b""
-    return msgspec.convert(tomli.loads(data.decode())["cause"], list[Cause])
+    data = [pkgutil.get_data(__package__ or "", f"causes/{name}.toml") or b"" for name in FILES]
+    return tuple(one for file in data for one in msgspec.convert(tomli.loads(file.decode())["cause"], list[Cause]))
 
 
 @cache

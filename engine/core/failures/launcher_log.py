@@ -4,7 +4,7 @@ the launcher's, or its rank is unknown."""
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.core.failures.diagnosis import TAIL, is_secondary
 from engine.core.failures.known import Found, find, find_all
@@ -26,7 +26,7 @@ _FIELD = late(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<val
 _RULE = late(r"^[=-]{20,}$")
 _HELP_RULE = late(r"^-{60,}$")
 _TRACEBACK = "Traceback (most recent"
-_AGENT_EXCEPTION = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_AGENT_EXCEPTION = late(r"(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:")
 _AGENT_LINE = late(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
 _LOCAL_END = late(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
 _LONGEST_TRACEBACK = 200  # longest traceback of torchrun itself, in lines
@@ -55,9 +55,10 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     its end. Returns every rank in order; then the lines without a rank, as one process for each file or node, if they show a failure."""
     ranks: dict[int, _Process] = {}
     others: dict[str, _Process] = {}
+    of_local: dict[int, set[int]] = {}  # the ranks of each local rank, by their tags
     number = 0
     for name, of_file, text in files:
-        for rank, source, line in split(_clean_lines(text)):
+        for rank, source, line, local in split(_clean_lines(text)):
             number += 1
             rank = of_file if rank is None else rank
             process = (
@@ -66,11 +67,13 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
             if process.begin is None and (line.startswith(_TRACEBACK) or "Error" in line):
                 process.begin = number
             process.lines.append(line)
+            if rank is not None and local is not None:
+                of_local.setdefault(local, set()).add(rank)
     for process in (*ranks.values(), *others.values()):
         process.lines = unwrapped(process.lines)
     launchers = "\n".join("\n".join(process.lines) for process in others.values())
     for process in others.values():
-        own = _read_torchrun(process.lines, ranks)
+        own = _read_torchrun(process.lines, ranks, of_local)
         _read_ends("\n".join(process.lines), ranks, process)
         process.lines = own
     _claim_first(ranks)
@@ -89,13 +92,13 @@ def _clean_lines(text: str) -> list[str]:
 # --- reports of launchers --------------------------------------------------------------------------------------------
 
 
-def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
-    """Reads the ends of ranks from torchrun's own lines. Returns the other lines."""
+def _read_torchrun(lines: list[str], ranks: dict[int, _Process], of_local: Mapping[int, set[int]]) -> list[str]:
+    """Reads the ends of ranks from torchrun's own lines. Returns the other lines. A local rank of several nodes names no rank."""
     own: list[tuple[int, str]] = []
     begin: int | None = None
     rules = 0
     for at, line in enumerate(lines):
-        if line.startswith(_AGENT_EXCEPTION):
+        if _AGENT_EXCEPTION.match(line):
             first = max(0, at - _LONGEST_TRACEBACK)
             begin = next((back for back in range(at, first, -1) if lines[back].startswith(_TRACEBACK)), at)
             rules = 0
@@ -108,7 +111,10 @@ def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
                 begin = None
         elif _AGENT_LINE.match(line):
             if found := _LOCAL_END.search(line):
-                _end_of(ranks, int(found["local"]), int(found["status"]), line=line)
+                local = int(found["local"])
+                named = sorted(of_local.get(local, {local}))
+                if len(named) == 1:
+                    _end_of(ranks, named[0], int(found["status"]), line=line)
         else:
             own.append((at, line))
     if begin is not None:

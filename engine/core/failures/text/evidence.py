@@ -72,9 +72,7 @@ class Ending(NamedTuple):
     chain: tuple[Traceback, ...]
     """The exception that ended it, after the exceptions that it is chained to; empty: no exception ended it."""
     certain: bool  # whether nobody caught it
-    went_on: (
-        bool  # whether progress follows the last exception, so that a signal which ended the process has another reason
-    )
+    went_on: bool  # whether progress follows the last exception: a signal that ended the process has another reason
     handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
     words: str
     """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
@@ -100,6 +98,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
         handled = exception_line(chains[-1][-1])
     words = _words(lines, begin + 1, handled)
     found = [line for line in lines[-60:] if line.strip() and not _NO_ANSWER.match(line)]
+    bar = next((bar for line in reversed(lines[-40:]) if (bar := read_bar(line))), None)
     own = [line for line in words.split("\n") if line.strip() and not _NO_ANSWER.match(line)]
     return Ending(
         chain=chain,
@@ -109,7 +108,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
         words=words,
         said=_telling(own).strip() or (found[-1].strip() if found else ""),
         last=tuple(line.strip() for line in found[-MOST_LAST:]),
-        bar=_last_bar(lines),
+        bar=bar if bar is not None and bar.at != bar.total else None,
     )
 
 
@@ -139,11 +138,6 @@ def read_bar(line: str) -> Bar | None:
     return (
         Bar(found[-1]["label"].strip(), found[-1]["at"], found[-1]["total"], found[-1]["left"] or "") if found else None
     )
-
-
-def _last_bar(lines: Sequence[str]) -> Bar | None:
-    bar = next((bar for line in reversed(lines[-40:]) if (bar := read_bar(line))), None)
-    return bar if bar is not None and bar.at != bar.total else None
 
 
 def _bare(lines: list[str], after: int) -> int | None:

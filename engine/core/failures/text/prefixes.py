@@ -62,6 +62,7 @@ class Line(NamedTuple):
     rank: int | None
     source: str  # node or process that the tags name, if they name no rank: `worker-1`
     text: str
+    local: int | None = None  # the local rank that torchrun's tag names
 
 
 def split(lines: Sequence[str]) -> Iterator[Line]:
@@ -86,7 +87,7 @@ def split(lines: Sequence[str]) -> Iterator[Line]:
             globals_of[local] = rank
         if rank is None:
             rank = globals_of.get(local, local) if local is not None else None if are_nodes else task
-        yield Line(rank, "" if rank is not None else source, line)
+        yield Line(rank, "" if rank is not None else source, line, local)
 
 
 def untagged(lines: Sequence[str]) -> list[str]:

@@ -176,7 +176,7 @@ def exception_line(raised: Traceback) -> str:
     found = EXCEPTION.match(named[0]) if named else None
     if found and not (found["message"] or "").strip() and len(named) > 1:
         return f"{found['name']}: {named[1]}"
-    return named[0] if named else ""
+    return " ".join(named[: 1 + named[0].endswith(":")]) if named else ""
 
 
 def shortened(chain: list[Traceback]) -> str:

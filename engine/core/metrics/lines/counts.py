@@ -132,7 +132,8 @@ class LineCounts:
             elif meaning.role in ("step", "steps", "epoch", "epochs"):
                 self._take_named(field, meaning)
             elif field.total is not None and (not field.name or _last_word(field) in ("train", "training")):
-                if field.opened[-1:] != "(" or P.glyphs.match(self.text, field.end):
+                is_bar = P.glyphs.match(self.text, field.end) or P.percent_before.search(self.text[: field.begin])
+                if field.opened[-1:] != "(" or is_bar:
                     bare.append(field)
             elif field.total is not None and field.name.lower().strip("()") in W.held_out and self.step is None:
                 self.held_out = True
@@ -141,7 +142,12 @@ class LineCounts:
                 field.total is None and after and after.total is not None and _last_word(field) in ("train", "training")
             ):
                 self._take_named(field, Meaning("epoch", "epoch"))  # timm: `Train: 0 [ 10/100 (8%)]`
-            elif field.total is not None and meaning.role == "other" and not field.signed:
+            elif (
+                field.total is not None
+                and meaning.role == "other"
+                and not field.signed
+                and _last_word(field) not in W.no_counts
+            ):
                 bare.append(field)
         self._take_bare(bare)
 
@@ -162,7 +168,8 @@ class LineCounts:
         role = meaning.role
         if role == "steps" and field.total is None and self.step is None and field.name.lower() == "steps":
             in_box = self.text.lstrip()[:1] in "|│"
-            if in_box or (field.signed and P.measured.search(self.lower)):
+            is_of_run = field.signed and P.episode.match(self.lower) is None
+            if in_box or (is_of_run and P.measured.search(self.lower)):
                 role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
             self.step, self.steps, self.counted = field.number, field.total, meaning.key

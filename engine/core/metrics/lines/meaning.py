@@ -89,8 +89,8 @@ class _Metrics:
 
     def _is_total(self, name: str) -> bool:
         """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""
-        is_total = "total" in name.lower() and not self.total_name
-        self.total_name = self.total_name or name.lower() == "loss" or is_total
+        is_total = ("total" in name.lower() or name.lower() == "loss") and not self.total_name
+        self.total_name = self.total_name or is_total
         return is_total
 
     def _take_value(self, field: Field, meaning: Meaning, name: str) -> None:
