@@ -63,6 +63,13 @@ def is_stopped(pid: int) -> bool:
     return (process_status(pid) or (0, ""))[1] == "T"
 
 
+def program_name(pid: int) -> str:
+    """Returns the name of the program that a process runs, at most 15 characters; empty: there is no such process."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
+        return file.read().rstrip("\n")
+    return ""
+
+
 def marked(marks: list[str]) -> list[int]:
     """Returns all processes with one of this run's marks in their environment, and so children whose parents have ended."""
     wanted, found = [("\0" + MARK + "=" + mark + "\0").encode() for mark in marks], []

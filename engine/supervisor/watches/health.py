@@ -8,12 +8,11 @@ import time
 
 import msgspec
 
-from engine.core.failures.stacks import fold, own_frame, waits
+from engine.core.failures.stacks import doings, fold, own_frame, waits
 from engine.core.metrics.health import Health, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
 from engine.core.views.view import StallView
-from engine.core.words import rank_ranges
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
@@ -119,7 +118,7 @@ class HealthWatch:
         late = tuple(sorted({*told, *(rank for wait in found for rank in wait.late)}))
         sentences = (*told.values(), *(wait.sentence for wait in found))
         # The smallest group first: it has the rank that others wait for.
-        doing = tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
+        doing = tuple(doings(stacks, groups)[:MOST_LINES])
         blame = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
         own = own_frame(blame.frames) if blame is not None else None
         place = None if own is None else (own.file, own.line)
