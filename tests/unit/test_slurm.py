@@ -174,7 +174,7 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     monkeypatch.setattr(
         agents, "SQUEUE_PATIENCE", 0.5
     )  # an answer that takes longer on a busy machine is asked for again
-    assert asyncio.run(agents.why_ended("18")) == "Slurm's job 18 lost a node"
+    assert asyncio.run(agents.why_ended("18")) == ("Slurm's job 18 lost a node", False)
 
 
 SCONTROL = entries("unit/slurm", "scontrol")
