@@ -158,7 +158,7 @@ def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Ver
 # --- logs --------------------------------------------------------------------------------------------------------------
 
 
-class _Log(NamedTuple):
+class Log(NamedTuple):
     """One file of a job, or standard input."""
 
     name: str
@@ -178,12 +178,7 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
     Raises:
         UsageError: one can't be read, a folder has no logs, or there are too many.
     """
-    paths = [path for name in names for path in _files(name)]
-    if len(paths) > MOST_FILES:
-        raise UsageError(f"{len(paths)} files are too many for one job", hint=f"name at most {MOST_FILES}")
-    ranks = ranks_in_names(paths)
-    share = max(LEAST, TAIL // len(paths))
-    logs = [_read(path, rank, share) for path, rank in zip(paths, ranks, strict=True)]
+    logs = read_files(names)
     told = read_logs((log.name if len(logs) > 1 else "", log.rank, log.text) for log in logs)
     verdict = find_verdict(told)
     end = logs[-1].text[-(1 << 16) :]
@@ -191,7 +186,7 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
     whole = [Witness(rank=None, output=log.text[-(1 << 16) :], failed=False) for log in logs[:1]]
     left_out = sum(log.left_out for log in logs)
     return Diagnosis(
-        subject="standard input" if list(names) == ["-"] else names[0] if len(names) == 1 else f"{len(paths)} files",
+        subject="standard input" if list(names) == ["-"] else names[0] if len(names) == 1 else f"{len(logs)} files",
         state="failed" if verdict is not None else "unknown",
         attempt=None,
         verdict=verdict,
@@ -199,6 +194,15 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
         last_lines=tuple(lines),
         note=f"{left_out >> 20} MiB in the middle were not read" if left_out else "",
     )
+
+
+def read_files(names: Sequence[str]) -> list[Log]:
+    """The logs of one job. Arguments and errors as for `diagnose_files`."""
+    paths = [path for name in names for path in _files(name)]
+    if len(paths) > MOST_FILES:
+        raise UsageError(f"{len(paths)} files are too many for one job", hint=f"name at most {MOST_FILES}")
+    share = max(LEAST, TAIL // len(paths))
+    return [_read(path, rank, share) for path, rank in zip(paths, ranks_in_names(paths), strict=True)]
 
 
 _OF_RANK = re.compile(r"(?:attempt_\d+/(\d{1,6})/[^/]*|(?:^|[/_.-])(?:rank|r)[_.=-]?(\d{1,6})(?:[._/-][^/]*)?)$")
@@ -238,7 +242,7 @@ def _files(name: str) -> Iterable[str]:
     return sorted(found, key=lambda path: (str(Path(path).parent), _STDERR.search(Path(path).name) is not None, path))
 
 
-def _read(name: str, rank: int | None, most: int) -> _Log:
+def _read(name: str, rank: int | None, most: int) -> Log:
     try:
         if name == "-" and sys.stdin is None:
             raise UsageError("standard input is closed", hint="rankdeck diagnose LOG reads a file")
@@ -249,7 +253,7 @@ def _read(name: str, rank: int | None, most: int) -> _Log:
                 data, left_out = _ends(file, most)
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror}") from None
-    return _Log(name, rank, data.decode(errors="replace"), left_out)
+    return Log(name, rank, data.decode(errors="replace"), left_out)
 
 
 def _ends(file: BinaryIO, most: int = 0) -> tuple[bytes, int]:
