@@ -21,8 +21,7 @@ from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
 
-NEW_JOB = 10.0
-"""Seconds after its submission in which a job that squeue does not show may still appear."""
+NEW_JOB = 10.0  # seconds after its submission in which a job that squeue does not show may still appear
 
 
 def runs_and_jobs() -> list[RunSummary]:

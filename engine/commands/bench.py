@@ -35,14 +35,9 @@ from engine.runs.listing import all_runs, find_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_results, read_summary
 
-POLL = 0.2
-"""Seconds between two reads of new results."""
-
-EARLIER = 200
-"""How many of the newest runs are searched for an earlier one with the same layout."""
-
-NO_LIMIT = 1 << 20
-"""Width of a line, in cells, when the output is not a terminal."""
+POLL = 0.2  # seconds between two reads of new results
+EARLIER = 200  # how many of the newest runs are searched for an earlier one with the same layout
+NO_LIMIT = 1 << 20  # width of a line, in cells, when the output is not a terminal
 
 
 class Outcome(msgspec.Struct, kw_only=True):

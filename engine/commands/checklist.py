@@ -18,11 +18,8 @@ MARKS: dict[State, tuple[str, str, str]] = {
 }
 """For each state of a check: its sign, the sign in ASCII, and the word beside it."""
 
-WIDEST = max(len(f"{sign} {word}") for sign, _, word in MARKS.values())
-"""Columns of a cell."""
-
-WIDTH = 80
-"""Columns of a table that has a choice."""
+WIDEST = max(len(f"{sign} {word}") for sign, _, word in MARKS.values())  # columns of a cell
+WIDTH = 80  # columns of a table that has a choice
 
 
 class Checklist:

@@ -39,8 +39,7 @@ MODULES = {name: module for module, names in _COMMANDS.items() for name in names
 READERS = frozenset("clean compare export gc logs metrics profiles ps recipes runs status".split())
 """Commands that start no process. A damaged file of a run must not make them take the memory of a login node."""
 
-MOST_MEMORY = 4 << 30
-"""Bytes of memory that such a command may take: many times what it needs for the largest runs."""
+MOST_MEMORY = 4 << 30  # bytes of memory that such a command may take: many times what it needs for the largest runs
 
 EPILOG = """\b
 Start here:

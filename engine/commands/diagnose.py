@@ -35,48 +35,27 @@ HEAD, TAIL = 1 << 19, 1 << 22
 MIDDLE = 1 << 29
 """Bytes before the end that are searched for tracebacks: a rank may have failed long before the others ended."""
 
-MOST_BLOCKS = 8
-"""Blocks between beginning and end that are kept because they have tracebacks."""
-
-MOST_FILES = 4096
-"""Most files of one job."""
-
-LEAST = 1 << 16
-"""Bytes read of each file at least, if there are many."""
-
-OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)
-"""Bytes read of the end of a rank's stdout and stderr."""
-
-WORDLESS = ("exit", "lost", "start")
-"""Causes without an explanation, for which mpirun's log may have a better one."""
-
-BLOCK = 1 << 18
-"""Bytes read at a time."""
-
-MOST_TAILS = 256
-"""Most ranks whose output is read; those that failed first come first."""
-
-LAST_LINES = 15
-"""Lines shown if no known failure was found."""
+MOST_BLOCKS = 8  # blocks between beginning and end that are kept because they have tracebacks
+MOST_FILES = 4096  # most files of one job
+LEAST = 1 << 16  # bytes read of each file at least, if there are many
+OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)  # bytes read of the end of a rank's stdout and stderr
+WORDLESS = ("exit", "lost", "start")  # causes without an explanation, for which mpirun's log may have a better one
+BLOCK = 1 << 18  # bytes read at a time
+MOST_TAILS = 256  # most ranks whose output is read; those that failed first come first
+LAST_LINES = 15  # lines shown if no known failure was found
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one job."""
 
-    subject: str
-    """The run's id, or the name of the log."""
+    subject: str  # the run's id, or the name of the log
     state: str
     """The state of a run: `failed`, `holding`, `running`… A log has `failed`, or `unknown` if no known failure was found."""
-    attempt: int | None
-    """The attempt of a run that this is about."""
-    verdict: Verdict | None
-    """None: nothing failed, or no known failure was found."""
-    noticed: tuple[str, ...]
-    """Known problems that were seen but did no harm by themselves."""
-    last_lines: tuple[str, ...]
-    """The end of a log without a known failure, raw."""
-    note: str
-    """A limitation of this result; may be empty."""
+    attempt: int | None  # the attempt of a run that this is about
+    verdict: Verdict | None  # none: nothing failed, or no known failure was found
+    noticed: tuple[str, ...]  # known problems that were seen but did no harm by themselves
+    last_lines: tuple[str, ...]  # the end of a log without a known failure, raw
+    note: str  # a limitation of this result; may be empty
 
     @property
     def exit_status(self) -> int:
@@ -162,11 +141,9 @@ class Log(NamedTuple):
     """One file of a job, or standard input."""
 
     name: str
-    rank: int | None
-    """The rank that its name tells."""
+    rank: int | None  # the rank that its name tells
     text: str
-    left_out: int
-    """Bytes that were not read."""
+    left_out: int  # bytes that were not read
 
 
 def diagnose_files(names: Sequence[str]) -> Diagnosis:

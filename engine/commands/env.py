@@ -12,8 +12,7 @@ from engine.backends.variables import Family, Gone, Variable, families_of
 from engine.commands.output import print_json
 from engine.core.errors import UsageError
 
-WIDEST = 100
-"""Longest line, in columns: longer ones are hard to read."""
+WIDEST = 100  # longest line, in columns: longer ones are hard to read
 
 INDENT = " " * 6
 

@@ -22,8 +22,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
 from engine.runs.replay import stored_snapshot
 
-TAIL_LINES = 60
-"""Lines of a failed rank's stderr in a report."""
+TAIL_LINES = 60  # lines of a failed rank's stderr in a report
 
 FORMATS = ("csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow")
 """csv and jsonl go to standard output unless a file is named; html, svg and png to a file with the run's name."""

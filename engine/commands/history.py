@@ -24,8 +24,7 @@ from engine.core.words import limited
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, write_note
 
-MAX_CHANGES = 60
-"""Characters of changed settings in a line of the table; JSON has all of them."""
+MAX_CHANGES = 60  # characters of changed settings in a line of the table; JSON has all of them
 
 
 def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | None, as_json: bool) -> None:

@@ -25,11 +25,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int | None = None
     attempt: int | None = None
-    since: float | None = None
-    """Seconds since the epoch."""
+    since: float | None = None  # seconds since the epoch
     grep: re.Pattern[bytes] | None = None
-    level: str | None = None
-    """The least serious one of `LEVELS`."""
+    level: str | None = None  # the least serious one of `LEVELS`
     split: bool = False
     """Stderr goes to stderr, and bytes are unchanged; otherwise all lines go to stdout, and bars are their last state."""
 

@@ -16,8 +16,7 @@ from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.terminal_text import terminal_line
 
-_live: list[LiveBars] = []
-"""Bars that are being drawn on the terminal."""
+_live: list[LiveBars] = []  # bars that are being drawn on the terminal
 
 
 def draw_bars(bars: LiveBars) -> None:

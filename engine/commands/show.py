@@ -32,8 +32,7 @@ from engine.gate import NOT_LOOKED_UP
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
 
-MAX_LINE = 500
-"""Longest line of foreign text that is printed, in characters."""
+MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip

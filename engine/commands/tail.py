@@ -13,11 +13,8 @@ from engine.linux.files import open_regular
 from engine.runs.log_order import Growth
 from engine.runs.paths import RunPaths, Stream
 
-SLICE = 1 << 18
-"""Bytes read from one file at a time, so that a rank that prints endlessly does not starve the others."""
-
-LONGEST_LINE = 1 << 22
-"""Bytes after which a line without an end is passed on in pieces."""
+SLICE = 1 << 18  # bytes read from one file at a time, so that a rank that prints endlessly does not starve the others
+LONGEST_LINE = 1 << 22  # bytes after which a line without an end is passed on in pieces
 
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 
@@ -28,8 +25,7 @@ class Chunk(NamedTuple):
     rank: int
     stream: Stream
     data: bytes
-    at: float
-    """When its end was seen, in seconds since the epoch."""
+    at: float  # when its end was seen, in seconds since the epoch
 
 
 class Follower:

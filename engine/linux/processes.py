@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank. Its value is unique to the run."""
 
-PF_EXITING = 0x4
-"""Flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`."""
+PF_EXITING = 0x4  # flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`
 
 
 def become_subreaper() -> None:

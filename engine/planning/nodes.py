@@ -20,11 +20,8 @@ from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, par
 from engine.core.plan.profile import Layout, PbsJob, SlurmJob
 from engine.gate import Permit
 
-MAX_SIZE = 1 << 20
-"""Largest hostfile, in bytes."""
-
-DEADLINE = 20.0
-"""Seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several."""
+MAX_SIZE = 1 << 20  # largest hostfile, in bytes
+DEADLINE = 20.0  # seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several
 
 _FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
 

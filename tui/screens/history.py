@@ -26,9 +26,7 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane
 
-SORTS = ("launched", "duration", "state", "size", "starred")
-"""The orders that a key goes through, before the metrics."""
-
+SORTS = ("launched", "duration", "state", "size", "starred")  # the orders that a key goes through, before the metrics
 READ_SECONDS = 5.0  # seconds after which runs are read again
 MOST_NAMED = 8  # runs that the question names before they are removed
 

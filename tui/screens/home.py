@@ -34,8 +34,7 @@ from tui.widgets.text_pane import TextPane
 WARM_SECONDS = 0.8  # seconds for which the cursor rests on a profile before torch is imported for it
 KEEP_WARM_SECONDS = 20.0  # seconds between two requests to keep torch imported for a profile
 
-PREVIEW_SECONDS = 0.06
-"""Seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing."""
+PREVIEW_SECONDS = 0.06  # seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing
 
 
 class FilterLine(Input):

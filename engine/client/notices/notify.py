@@ -17,11 +17,8 @@ import msgspec
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.terminal_text import terminal_line
 
-LONGEST = 200
-"""Characters of a notification."""
-
-COMMAND_SECONDS = 10.0
-"""Seconds that the user's command, or their webhook, may take."""
+LONGEST = 200  # characters of a notification
+COMMAND_SECONDS = 10.0  # seconds that the user's command, or their webhook, may take
 
 
 class Telling(NamedTuple):

@@ -22,8 +22,7 @@ _KEYS = {
     "--account": "account",
 }
 """Options of sbatch with a key of their own in `[layout.slurm]`."""
-WARN = 60
-"""Seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say."""
+WARN = 60  # seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say
 FIRST = {
     "USR1": "USR1",
     "10": "USR1",
@@ -35,8 +34,7 @@ FIRST = {
     "3": "QUIT",
 }
 """The signals of `--signal` that `launch.stop_ladder` must name, by name and number."""
-USUAL = ("TERM", "15", "INT", "2")
-"""Signals that ranks get anyway."""
+USUAL = ("TERM", "15", "INT", "2")  # signals that ranks get anyway
 
 
 class Job:

