@@ -16,7 +16,7 @@ from tests.tui.hostile import CORPUS
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.check import CheckScreen
-from tui.text.check import finding_text, grid_title, verdict
+from tui.text.check import finding_text, grid_title
 from tui.widgets.check_grid import CheckGrid, Columns
 from tui.widgets.line_keys import line_width
 
@@ -199,8 +199,8 @@ def test_whatever_a_node_says_nothing_but_text_gets_out(data: bytes, width: int)
 
 def test_the_title_counts_nodes_and_problems():
     grid = Grid(["gpu01"])
-    assert verdict(grid, is_running=True) == "checking"
-    assert verdict(grid, is_running=False) == "no problems"
+    assert grid_title("job", grid, is_running=True, ascii=True) == "Check of job, 0 of 1 nodes: checking"
+    assert grid_title("job", grid, is_running=False, ascii=True) == "Check of job, 1 node: no problems"
     for check in CHECKS:
         grid.take(ok("gpu01", check, ""))
     grid.take(fail("gpu01", "ssh", "", ""))
