@@ -70,7 +70,10 @@ def make_profiles(
         UsageError: an unknown backend, node set or value.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    args = [word for name, value in given.items() for word in (f"--{name}", _checked(name, value))]
+    for argument in recipes()[RECIPE].arguments:
+        if argument.name in given and (problem := argument.problem(given[argument.name])):
+            raise UsageError(f"--{argument.name}: {problem}", hint="rankdeck bench --help says more")
+    args = [word for name, value in given.items() for word in (f"--{name}", value)]
     names = list(BACKENDS) if backends is None else [name.strip() for name in backends.split(",") if name.strip()]
     if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(f"unknown backend {unknown[0]!r}", hint=f"choose from: {', '.join(BACKENDS)}")
@@ -99,14 +102,6 @@ def _profile(backend: str, base: Profile | None, nodes: str | None, ranks: int |
         return profile_from_data(data, "bench")
     except ProfileError as error:
         raise UsageError(f"{error.key}: {error.reason}", hint=error.hint) from None
-
-
-def _checked(name: str, value: str) -> str:
-    """The value. Raises UsageError if the recipe does not accept it."""
-    argument = next(argument for argument in recipes()[RECIPE].arguments if argument.name == name)
-    if problem := argument.problem(value):
-        raise UsageError(f"--{name}: {problem}", hint="rankdeck bench --help says more")
-    return value
 
 
 # --- results of runs ---------------------------------------------------------------------------------------------------------

@@ -24,9 +24,6 @@ from engine.runs.replay import stored_snapshot
 
 TAIL_LINES = 60  # lines of a failed rank's stderr in a report
 
-FORMATS = ("csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow")
-"""csv and jsonl go to standard output unless a file is named; html, svg and png to a file with the run's name."""
-
 
 def values_of(series: Iterable[SeriesDump]) -> list[Value]:
     """Every stored point of a run's curves, by step: at most 256 for each metric of a rank. In long runs, a point stands for several
@@ -45,7 +42,7 @@ def export_run(
     """Writes a run in another format, and says where.
 
     Args:
-        kind: one of `FORMATS`, which says where a format goes without `output`.
+        kind: a format. Without `output`, csv and jsonl go to standard output; html, svg and png to a file with the run's name.
         output: a file or folder, or `-`. For wandb and mlflow the name of the project or experiment.
 
     Raises:

@@ -47,7 +47,10 @@ class _Filter:
         return filter(None, map(self._lines, chunks))
 
     def _lines(self, chunk: Chunk) -> Chunk | None:
-        lines = chunk.data.splitlines(keepends=True) if b"\r" not in chunk.data else _split(chunk.data)
+        if b"\r" in chunk.data:  # it ends no line
+            lines = [line + b"\n" for line in chunk.data.removesuffix(b"\n").split(b"\n")]
+        else:
+            lines = chunk.data.splitlines(keepends=True)
         if self._least:
             reader = self._levels.setdefault((chunk.rank, chunk.stream), LevelReader())
             lines = [line for line in lines if reader.level(line) >= self._least]
@@ -56,11 +59,6 @@ class _Filter:
         if self._grep is not None:
             lines = [line for line in lines if self._grep.search(line.rstrip(b"\r\n"))]
         return chunk._replace(data=b"".join(lines)) if lines else None
-
-
-def _split(data: bytes) -> list[bytes]:
-    """The lines of a text with carriage returns, which end none."""
-    return [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
 
 
 async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:

@@ -16,9 +16,8 @@ import pytest
 
 from engine.commands import curves
 from engine.commands.curves import Value
-from engine.commands.export import FORMATS, export_run
+from engine.commands.export import export_run
 from engine.commands.report import report_html
-from engine.commands.runs import export
 from engine.core.errors import CheckError, UsageError
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.series import Point, SeriesSet
@@ -137,8 +136,3 @@ def test_a_library_that_is_missing_is_named_with_its_extra(paths: RunPaths, monk
     with pytest.raises(CheckError) as error:
         export_run(paths, "wandb", None, "loss")
     assert "rankdeck[wandb]" in str(error.value)
-
-
-def test_the_command_knows_every_format():
-    kind = next(parameter for parameter in export.params if parameter.name == "kind")
-    assert tuple(kind.type.choices) == FORMATS  # type: ignore[attr-defined]
