@@ -11,7 +11,7 @@ import msgspec
 from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
-from engine.core.numbers import DAY_AND_TIME, clock, duration_words, size_words
+from engine.core.numbers import DAY_AND_TIME, clock, duration, size_words
 from engine.core.views.history import (
     SORT_KEYS,
     HistoryEntry,
@@ -58,7 +58,7 @@ def _row(entry: HistoryEntry, extra: tuple[str, ...]) -> tuple[str, ...]:
         "*" if entry.note.starred else "",
         run.run,
         clock(run.launched_at, DAY_AND_TIME),
-        duration_words(entry.seconds),
+        duration(entry.seconds),
         run.state,
         "" if run.step is None else str(run.step),
         *("" if value is None else f"{value:.5g}" for value in values),

@@ -13,7 +13,7 @@ from html import escape
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import final_values
-from engine.core.numbers import clock, duration_words
+from engine.core.numbers import clock, duration
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.secrets import hidden, without_secrets
@@ -88,7 +88,7 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
     ]
     return [
         ("launched", clock(run.launched_at)),
-        ("duration", duration_words(max(0.0, seconds))),
+        ("duration", duration(seconds)),
         ("attempts", str(run.attempt + 1)),
         ("ranks", f"{run.world_size} on {len(run.nodes)} node(s), {run.backend}"),
         ("program", run.program),

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from engine.core.numbers import duration_words
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
@@ -76,11 +75,3 @@ def test_every_word_of_a_filter_must_occur_and_none_after_a_mark():
     assert names(filter_history(runs, ["good", "FAILED"])) == ["b"]
     assert names(filter_history(runs, ["starred"])) == ["b"]
     assert names(filter_history(runs, ["!failed"])) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.04, "0.0 s"), (9.96, "9 s"), (42.9, "42 s"), (187, "3:07"), (7390, "2:03:10"), (356_400, "4 d 3 h")],
-)
-def test_durations_are_short(seconds: float, words: str):
-    assert duration_words(seconds) == words

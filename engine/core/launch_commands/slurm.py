@@ -13,14 +13,8 @@ _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "-
 
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?(\w+?)(?:@(\d{1,5}))?")
 _KEYS = {
-    "-p": "partition",
-    "--partition": "partition",
-    "-t": "time",
-    "--time": "time",
-    "--gres": "gres",
-    "-A": "account",
-    "--account": "account",
-}
+    "-p": "partition", "--partition": "partition", "-t": "time", "--time": "time", "--gres": "gres", "-A": "account", "--account": "account",
+}  # fmt: skip
 """Options of sbatch with a key of their own in `[layout.slurm]`."""
 WARN = 60  # seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say
 FIRST = {

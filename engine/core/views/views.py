@@ -53,7 +53,9 @@ def rank_views(
     processes: Mapping[int, ProcessUse] = MappingProxyType({}),
 ) -> list[RankView]:
     """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now."""
-    waits = _waiting_note(state)
+    waits = ""
+    if state.elastic and isinstance(state.phase, Holding):  # the dead ranks can rejoin
+        waits = f"waits for {rank_words(dead_ranks(state))}"
     return [
         _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
         for rank in ranks
@@ -111,13 +113,6 @@ def _rank_view(
 def _rejoins(state: RunState) -> bool:
     """Whether living ranks wait for a rejoin, so that none of them makes steps."""
     return state.elastic and (isinstance(state.phase, Holding) or is_forming(state))
-
-
-def _waiting_note(state: RunState) -> str:
-    """The note of living ranks while dead ones can rejoin; else empty."""
-    if not (state.elastic and isinstance(state.phase, Holding)):
-        return ""
-    return f"waits for {rank_words(dead_ranks(state))}"
 
 
 ORPHANS_WAIT = "its own processes wait for a store"
