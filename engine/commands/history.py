@@ -12,14 +12,7 @@ from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
 from engine.core.numbers import DAY_AND_TIME, clock, duration, size_words
-from engine.core.views.history import (
-    SORT_KEYS,
-    HistoryEntry,
-    filter_history,
-    metric_names,
-    sort_history,
-    value_of,
-)
+from engine.core.views.history import SORT_KEYS, HistoryEntry, filter_history, metric_names, sort_history, value_of
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, write_note

@@ -73,10 +73,7 @@ async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
         raise UsageError(f"{run.run} has no attempt {attempt}", hint=f"the newest is {newest}")
     order = run.paths.order(attempt)
     if wanted.since is not None and not follow and not order.exists() and run.paths.attempt(attempt).exists():
-        raise UsageError(
-            f"the times at which the ranks of {run.run} wrote are not known",
-            hint="leave --since out",
-        )
+        raise UsageError(f"the times at which the ranks of {run.run} wrote are not known", hint="leave --since out")
     chosen_ranks = list(range(ranks)) if wanted.rank is None else [wanted.rank]
     follower = Follower(run.paths, attempt, chosen_ranks, final=not wanted.split)
     chosen = _Filter(wanted).chosen

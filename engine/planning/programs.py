@@ -109,8 +109,7 @@ def _kind(wanted: Wanted) -> str:
     near = difflib.get_close_matches(word, [*scripts, *names()], 1)
     listed = "the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module"
     raise UsageError(
-        f"there is no script {word!r}, and no recipe of that name",
-        hint=f"did you mean {near[0]}?" if near else listed,
+        f"there is no script {word!r}, and no recipe of that name", hint=f"did you mean {near[0]}?" if near else listed
     )
 
 

@@ -33,8 +33,7 @@ from tests.support import PATIENCE, Deck, checked, processes_with, rows, wait_go
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
-SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"
-"""A torch whose import hangs."""
+SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"  # a torch whose import hangs
 
 
 @pytest.fixture(autouse=True)
@@ -302,9 +301,7 @@ async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest
 
 
 async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
-    on: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    fake_ssh: FakeSsh,
+    on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh
 ):
     monkeypatch.setattr(node_check, "AT_ONCE", 1)
     found = await findings(on("host1", "host2", "host3"))
@@ -331,9 +328,7 @@ def ranks_of(profile: Path) -> dict[str, int]:
 
 
 def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(
-    on: Any,
-    fake_ssh: FakeSsh,
-    monkeypatch: pytest.MonkeyPatch,
+    on: Any, fake_ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ):
     cores = len(os.sched_getaffinity(0))
     assert ranks_of(on("host1", "host2:3", ranks="auto")) == {"host1": cores, "host2": 3}

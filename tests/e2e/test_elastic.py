@@ -151,8 +151,7 @@ def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
     kill_hard(newcomer)
     kill_hard(before[3])
     after = rankdeck.wait_status(
-        run,
-        lambda status: status["state"] == "running" and pids(status)[1] not in (before[1], newcomer, None),
+        run, lambda status: status["state"] == "running" and pids(status)[1] not in (before[1], newcomer, None)
     )
     assert_kept(rankdeck, run, before, after, 0, 2)
     assert result(rankdeck, run) == unbroken(rankdeck, launch)

@@ -315,8 +315,7 @@ def test_the_store_of_a_run_on_one_machine_listens_on_the_loopback_address_only(
         socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
 
 
-NO_LOCKS = entries("e2e/launch", "no_locks")
-"""A sitecustomize for a file system without flock."""
+NO_LOCKS = entries("e2e/launch", "no_locks")  # a sitecustomize for a file system without flock
 
 
 def test_a_launch_on_a_file_system_without_locks_says_so(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
@@ -344,8 +343,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
     assert rankdeck.status(run)["state"] == "stopped"
 
 
-DIES = entries("e2e/launch", "dies")
-"""A sitecustomize with which each supervisor dies soon after it has started."""
+DIES = entries("e2e/launch", "dies")  # a sitecustomize with which each supervisor dies soon after it has started
 
 
 def test_a_launch_whose_supervisors_die_again_and_again_obeys_sigterm(

@@ -49,11 +49,7 @@ def test_the_largest_floats_and_integers_are_no_error():
     assert sparkline([10**400, 1], 2) == "×▄"  # noqa: RUF001
 
 
-@given(
-    st.lists(st.floats() | st.none() | st.integers()),
-    st.integers(min_value=0, max_value=80),
-    st.booleans(),
-)
+@given(st.lists(st.floats() | st.none() | st.integers()), st.integers(min_value=0, max_value=80), st.booleans())
 def test_any_input_gives_exactly_its_width(values, width, ascii_only):
     line = sparkline(values, width, ascii=ascii_only)
     assert len(line) == width

@@ -59,12 +59,7 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:3
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        *rows("unit/diagnosis", "an_exception_that_blames_another_rank_is_secondary"),
-        CLOSED,
-        RESET,
-    ],
+    "message", [*rows("unit/diagnosis", "an_exception_that_blames_another_rank_is_secondary"), CLOSED, RESET]
 )
 def test_an_exception_that_blames_another_rank_is_secondary(message: str) -> None:
     assert is_secondary(traceback_of(message))

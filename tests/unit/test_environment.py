@@ -215,8 +215,7 @@ def installed(request: pytest.FixtureRequest) -> tuple[str, frozenset[str]]:
     return request.param, mca_names(path)
 
 
-NOT_EVERYWHERE = {"OMPI_MCA_coll_ucc_enable", "OMPI_MCA_coll_ucc_priority"}
-"""Only where Open MPI was built with UCC."""
+NOT_EVERYWHERE = {"OMPI_MCA_coll_ucc_enable", "OMPI_MCA_coll_ucc_priority"}  # only where Open MPI was built with UCC
 
 
 def test_open_mpi_has_what_is_said_to_be_its_own(installed: tuple[str, frozenset[str]]):

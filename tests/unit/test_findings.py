@@ -92,8 +92,7 @@ def the(findings: list[Finding], check: Check) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "uncertain", "state", "text"),
-    rows("unit/findings", "a_clock_is_judged_by_what_is_certain"),
+    ("ahead", "uncertain", "state", "text"), rows("unit/findings", "a_clock_is_judged_by_what_is_certain")
 )
 def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
     found = clock_finding("gpu1", ahead, uncertain)
@@ -241,8 +240,7 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
 
 
 @pytest.mark.parametrize(
-    ("cuda", "state", "text"),
-    rows("unit/findings", "a_quick_look_sees_that_torch_was_built_for_cpus"),
+    ("cuda", "state", "text"), rows("unit/findings", "a_quick_look_sees_that_torch_was_built_for_cpus")
 )
 def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: State, text: str):
     found = the(
@@ -253,8 +251,7 @@ def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize(
-    ("machine", "job", "built_in", "state", "text"),
-    rows("unit/findings", "mpi_needs_an_mpirun_and_mpi4py"),
+    ("machine", "job", "built_in", "state", "text"), rows("unit/findings", "mpi_needs_an_mpirun_and_mpi4py")
 )
 def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, full):
     launch = planned(backend=MPI)

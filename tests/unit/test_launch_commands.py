@@ -264,8 +264,7 @@ def test_what_is_left_out_is_named_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "runner",
-    rows("unit/launch_commands", "a_command_in_an_environment_is_read_and_its_python_is_asked_for"),
+    "runner", rows("unit/launch_commands", "a_command_in_an_environment_is_read_and_its_python_is_asked_for")
 )
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_command_in_an_environment_is_read_and_its_python_is_asked_for(runner: str, is_file: bool) -> None:
@@ -313,10 +312,7 @@ def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -
     assert names_rank(literal(argument)) or literal(argument) == argument
 
 
-@pytest.mark.parametrize(
-    ("text", "is_launch"),
-    rows("unit/launch_commands", "a_pasted_launch_is_told_from_other_text"),
-)
+@pytest.mark.parametrize(("text", "is_launch"), rows("unit/launch_commands", "a_pasted_launch_is_told_from_other_text"))
 def test_a_pasted_launch_is_told_from_other_text(text: str, is_launch: bool):
     assert looks_like_launch(text) == is_launch
 

@@ -41,10 +41,7 @@ def node(root: Path, group: str, **files: str) -> str:
 
 
 @pytest.mark.usefixtures("user")
-@pytest.mark.parametrize(
-    ("group", "files", "ends_with"),
-    rows("unit/login", "what_ends_processes_is_read_from_files"),
-)
+@pytest.mark.parametrize(("group", "files", "ends_with"), rows("unit/login", "what_ends_processes_is_read_from_files"))
 def test_what_ends_processes_is_read_from_files(
     tmp_path: Path, group: str, files: dict[str, str], ends_with: Login
 ) -> None:

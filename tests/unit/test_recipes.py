@@ -28,14 +28,7 @@ from engine.planning.recipes import FOLDER, recipes, script_of
 from rankdeck.recipes import read_parameters
 from tests.support import entries, rows
 
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 HEAD = "from dataclasses import dataclass\nfrom rankdeck.recipes import parameter\n"
 
 

@@ -226,12 +226,7 @@ def test_a_form_feed_in_a_source_moves_no_comment() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [
-        *rows("unit/script_arguments", "what_has_no_options_gives_none"),
-        "(" * 5000,
-        f"x = {'-' * 20000}1",
-        DATACLASS,
-    ],
+    [*rows("unit/script_arguments", "what_has_no_options_gives_none"), "(" * 5000, f"x = {'-' * 20000}1", DATACLASS],
 )
 def test_what_has_no_options_gives_none(source: str) -> None:
     assert read_arguments(source) == ()

@@ -27,8 +27,7 @@ from tests.support import PATIENCE, entries, rows
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
 
-SAID = rows("unit/slurm", "said")
-"""Exit status and output of srun, and what is told of them."""
+SAID = rows("unit/slurm", "said")  # exit status and output of srun, and what is told of them
 
 
 def test_a_command_is_a_step_that_waits_for_no_other_and_has_all_of_the_job() -> None:

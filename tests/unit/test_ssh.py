@@ -28,8 +28,7 @@ from engine.launchers.setup import setup_input
 from engine.node.agent import wire
 from tests.support import rows
 
-SAID = rows("unit/ssh", "said")
-"""Name, status, what was said, the fact, and a part of the hint."""
+SAID = rows("unit/ssh", "said")  # name, status, what was said, the fact, and a part of the hint
 
 WORTH_A_RETRY = {
     "MaxStartups",
@@ -63,8 +62,7 @@ def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:
 def test_silence_is_told():
     trouble = explain("gpu01", status=None, said="", python="python9", setup=False)
     assert trouble == Trouble(
-        fact="it did not answer in time",
-        hint="check the node, and how long python9 takes to start there",
+        fact="it did not answer in time", hint="check the node, and how long python9 takes to start there"
     )
     assert trouble.text == f"{trouble.fact}; {trouble.hint}"
 

@@ -24,8 +24,7 @@ SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mks
 """Login shells that are here, of those that people have."""
 
 SEEN = "import json, os, sys; print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]])); print(input())"
-SHOW = [sys.executable, "-S", "-E", "-c", SEEN]
-"""Prints its arguments, and one line of its standard input."""
+SHOW = [sys.executable, "-S", "-E", "-c", SEEN]  # prints its arguments, and one line of its standard input
 
 WORDS = [
     "",

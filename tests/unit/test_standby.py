@@ -112,8 +112,7 @@ def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("available", "total", "short"),
-    [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)],
+    ("available", "total", "short"), [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)]
 )
 def test_memory_is_short_below_a_tenth_or_eight_gib(tmp_path: Path, available: int, total: int, short: bool) -> None:
     (tmp_path / "proc").mkdir()
