@@ -140,11 +140,8 @@ def _backend_of(paths: RunPaths) -> str:
 
 
 async def bench(profiles: Sequence[Profile]) -> tuple[list[Outcome], bool]:
-    """Launches one run after the other, and prints results on standard error as they arrive.
-
-    Returns:
-        The outcome of each backend, and whether the user interrupted it.
-    """
+    """Launches one run after the other, and prints results on standard error as they arrive. Returns the outcome of each backend, and
+    whether the user interrupted it."""
     interrupts, engine = BenchInterrupts(), LocalEngine()
     outcomes: list[Outcome] = []
     for profile in profiles:

@@ -67,12 +67,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
-    """Why a run failed. The run may be active, holding or ended. `attempt`: which attempt; None: the newest one with a failure.
-
-    Raises:
-        SupervisorError: the journal can't be read.
-        UsageError: there is no such attempt.
-    """
+    """Why a run failed. The run may be active, holding or ended. `attempt`: which attempt; None: the newest one with a failure. Raises
+    SupervisorError: the journal can't be read; UsageError: there is no such attempt."""
     # The last state of each attempt; the next attempt does not keep how ranks ended.
     by_attempt = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
     if not by_attempt:

@@ -71,12 +71,7 @@ def complain(error: RankdeckError) -> None:
 
 
 def new_file(path: Path) -> BinaryIO:
-    """Opens a new file for this user only.
-
-    Raises:
-        UsageError: the path exists.
-        RankdeckError: it can't be written.
-    """
+    """Opens a new file for this user only. Raises UsageError: the path exists; RankdeckError: it can't be written."""
     if path.exists():
         raise UsageError(f"{path} exists", hint="remove it, or choose another file with --output")
     try:

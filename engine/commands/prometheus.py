@@ -78,12 +78,7 @@ def parse_address(text: str) -> Address:
 
 
 def serve(address: Address) -> None:
-    """Answers requests until it is interrupted.
-
-    Raises:
-        CheckError: prometheus-client is missing.
-        UsageError: the address is taken.
-    """
+    """Answers requests until it is interrupted. Raises CheckError: prometheus-client is missing; UsageError: the address is taken."""
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app
     except ImportError as error:

@@ -71,11 +71,8 @@ def _plain(text: str) -> str:
 
 
 async def send(notify: Notify, told: Telling) -> list[str]:
-    """Runs the user's command and posts to their webhook, at once, and waits for both.
-
-    Returns:
-        Why they did not do their work, in words; empty: they did.
-    """
+    """Runs the user's command and posts to their webhook, at once, and waits for both. Returns why they did not do their work, in words;
+    empty: they did."""
     problems = await asyncio.gather(run_command(notify.command, told), post(notify.webhook, told))
     return [problem for problem in problems if problem]
 

@@ -107,15 +107,8 @@ def _writer(log: Path) -> int:
 
 
 def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
-    """Reads whole records of a file. `offset`: Offset of the first record to read; of a Trainer, the step after which to read.
-
-    Returns:
-        Their scalars, and the offset of the next record.
-
-    Raises:
-        OSError: it can't be read.
-        ValueError: it is no file of a tracker.
-    """
+    """Reads whole records of a file. `offset`: Offset of the first record to read; of a Trainer, the step after which to read. Returns
+    their scalars, and the offset of the next record. Raises OSError: it can't be read; ValueError: it is no file of a tracker."""
     if tracker_of(path) == "trainer":
         return trainer_states.read_states(path, offset)
     data = read_part(path, SLICE, offset)

@@ -46,11 +46,7 @@ print(json.dumps(found))
 def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
     """Writes `origin_N.json` and, if something is not committed, `code_N.diff`, unless an earlier attempt started from the same.
 
-    Takes up to seconds: call it off the event loop. `attempt`: which one starts.
-
-    Raises:
-        OSError: such as a full disk.
-    """
+    Takes up to seconds: call it off the event loop. `attempt`: which one starts. Raises OSError: such as a full disk."""
     found = read_code(Path(plan.workdir))
     origin = Origin(
         at=time.time(),
