@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pytest
 
@@ -424,6 +424,17 @@ def rows(file: str, table: str) -> list[Any]:
     if isinstance(found, dict):
         return [pytest.param(*(row if isinstance(row, list) else [row]), id=key) for key, row in found.items()]
     return [tuple(row) if isinstance(row, list) else row for row in found]
+
+
+def from_table(test: T) -> T:
+    """Runs a test once for each row of the table of its name, in the file that has the name of its module. Its first parameters take the cells."""
+    code = test.__code__  # type: ignore[attr-defined]
+    module = Path(code.co_filename).relative_to(ROOT / "tests").with_suffix("").as_posix().replace("/test_", "/")
+    found = rows(module, code.co_name.removeprefix("test_"))
+    cells = getattr(found[0], "values", found[0])
+    width = len(cells) if isinstance(cells, tuple) else 1
+    names = code.co_varnames[:width] if width > 1 else code.co_varnames[0]
+    return cast("T", pytest.mark.parametrize(names, found)(test))
 
 
 def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests import recipe_ranks
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, entries, rows, use_mpi, wait_until
+from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, entries, from_table, use_mpi, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
@@ -177,8 +177,8 @@ def test_ctrl_c_stops_the_run_and_shows_what_there_is(rankdeck):
     assert rankdeck.processes() == []
 
 
-@pytest.mark.parametrize(("words", "said"), rows("e2e/bench", "a_wrong_word_starts_nothing"))
-def test_a_wrong_word_starts_nothing(rankdeck, words, said):
+@from_table
+def test_a_wrong_word_starts_nothing(words, said, rankdeck):
     done = rankdeck("bench", *words)
     assert done.returncode == 2
     assert said in done.stderr

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from tests.pty_command import ended, pty
-from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, rows, wait_gone, wait_until
+from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, from_table, wait_gone, wait_until
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -201,11 +201,9 @@ def test_exit_status_is_2_for_a_word_that_is_wrong(rankdeck, words):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"), rows("e2e/launch", "exit_status_is_3_when_a_check_fails_and_nothing_was_started")
-)
+@from_table
 def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
-    rankdeck, write_script, write_profile, sections, said
+    sections, said, rankdeck, write_script, write_profile
 ):
     done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), **sections))
     assert done.returncode == 3

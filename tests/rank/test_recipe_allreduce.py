@@ -15,7 +15,7 @@ from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
 from tests.recipe_ranks import run_recipe
-from tests.support import rows
+from tests.support import from_table, rows
 
 MIB = 1 << 20
 
@@ -56,7 +56,7 @@ def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, ca
         bench.make_profiles("gloo", None, None, None, {"sizes": words})
 
 
-@pytest.mark.parametrize(("words", "why"), rows("rank/recipe_allreduce", "what_makes_no_sense_is_refused"))
+@from_table
 def test_what_makes_no_sense_is_refused(words: list[str], why: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         allreduce.check(read_parameters(allreduce.Parameters, words))

@@ -19,7 +19,7 @@ from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
 from engine.core.numbers import precise
 from engine.core.views.view import Activity, StallView
-from tests.support import rows
+from tests.support import from_table
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -294,11 +294,9 @@ async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckAp
         assert run.asked == [("restart",)]
 
 
-@pytest.mark.parametrize(
-    ("alive", "activity", "said"), rows("tui/run_screen", "the_question_counts_ranks_as_one_speaks")
-)
+@from_table
 async def test_the_question_counts_ranks_as_one_speaks(
-    app: RankdeckApp, run: FakeRun, alive: int, activity: Activity, said: str
+    alive: int, activity: Activity, said: str, app: RankdeckApp, run: FakeRun
 ):
     run.change(alive=alive, activity=activity)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:

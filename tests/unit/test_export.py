@@ -26,7 +26,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.runs.replay import stored_snapshot
 from tests.ended_run import ended_run
-from tests.support import rows
+from tests.support import from_table
 
 HOSTILE = "<script>alert('1')</script>\x1b]52;c;eA==\x07\x9b2J&\"</pre>"
 
@@ -111,11 +111,9 @@ class Recorder:
         return call
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "call"), rows("unit/export", "values_go_to_other_libraries_in_the_order_of_steps")
-)
+@from_table
 def test_values_go_to_other_libraries_in_the_order_of_steps(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, kind: str, module: str, call: str
+    kind: str, module: str, call: str, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ):
     recorder = Recorder()
     fake = types.ModuleType(module)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
 from engine.core.views.view import RunNote, RunSummary
-from tests.support import rows
+from tests.support import from_table
 
 
 def settings(args: list[str], **sections: Any) -> Any:
@@ -19,7 +17,7 @@ def settings(args: list[str], **sections: Any) -> Any:
     return settings_of(profile_from_data({**data, "recipe": {"script": "train.py", "args": args}}, "job.toml"))
 
 
-@pytest.mark.parametrize(("words", "found"), rows("unit/history", "arguments_are_found_by_their_option"))
+@from_table
 def test_arguments_are_found_by_their_option(words: list[str], found: dict[str, str]):
     assert arguments_of(words) == found
 

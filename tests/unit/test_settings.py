@@ -13,7 +13,7 @@ from engine.core.settings import Look, Notify, Settings, Units, parse_settings
 from engine.planning.profiles import list_profiles, save_profile
 from engine.runs.paths import settings_file
 from engine.runs.settings import change_settings, keep_settings, read_settings
-from tests.support import PATIENCE, parse_profile, rows
+from tests.support import PATIENCE, from_table, parse_profile
 
 
 def wrong(text: str) -> str:
@@ -32,7 +32,7 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
     assert places.where(("keys", "run", "stop")) == "config.toml:3"
 
 
-@pytest.mark.parametrize(("text", "said"), rows("unit/settings", "what_is_wrong_is_named_with_its_line"))
+@from_table
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
 

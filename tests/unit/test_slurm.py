@@ -22,7 +22,7 @@ from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
 from engine.supervisor.nodes import agents
-from tests.support import PATIENCE, entries, rows
+from tests.support import PATIENCE, entries, from_table, rows
 
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
@@ -94,7 +94,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
 
-@pytest.mark.parametrize(("table", "words"), rows("unit/slurm", "a_job_that_rankdeck_cannot_run_is_refused"))
+@from_table
 def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
     with pytest.raises(ProfileError) as caught:
         parse_with_places(

@@ -20,7 +20,7 @@ from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
 from engine.runs.standbys import circumstances
 from engine.runs.templates import template_folder, templates
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile, rows
 
 GIB = 1 << 30
 SHELL = Circumstances(
@@ -67,9 +67,7 @@ def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]
     assert key(**changed) != key()
 
 
-@pytest.mark.parametrize(
-    ("launch", "rest"), rows("unit/standby", "another_setup_environment_or_preload_of_the_profile_is_not_served")
-)
+@from_table
 def test_another_setup_environment_or_preload_of_the_profile_is_not_served(launch: str, rest: str) -> None:
     assert standby_key(plan_of(launch, rest), SHELL) != key()
 
