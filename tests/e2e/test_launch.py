@@ -430,21 +430,13 @@ def test_a_question_of_ctrl_c_ends_with_the_run(rankdeck, following):
     ended(following)
 
 
-def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
+@pytest.mark.parametrize("answer", ["s\n", "\x03"])
+def test_ctrl_c_in_a_terminal_asks_and_s_or_a_second_one_stops(rankdeck, following, answer):
     following.sendintr()
     following.expect("stop the run")
-    following.sendline("s")
+    following.send(answer)
     following.expect("stopped")
     assert ended(following) == 130
-    assert rankdeck.status()["state"] == "stopped"
-
-
-def test_a_second_ctrl_c_stops(rankdeck, following):
-    following.sendintr()
-    following.expect("detach")
-    following.sendintr()
-    following.expect("stopped")
-    ended(following)
     assert rankdeck.status()["state"] == "stopped"
 
 

@@ -151,17 +151,6 @@ async def test_a_click_chooses_a_cell(engine: FakeEngine):
         assert grid.cell == ("gpu02", "backend")
 
 
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tuple[int, int]):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot)
-        await pilot.resize_terminal(*size)
-        await pilot.press("down", "right", "n", "r", "end", "pageup")
-        await pilot.resize_terminal(80, 24)
-        await until_seen(pilot, "Check of quickstart", "gpu02")
-
-
 async def test_a_check_of_no_node_is_no_reason_to_end(engine: FakeEngine):
     engine.nodes = ()
     app = RankdeckApp(engine)
