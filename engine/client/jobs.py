@@ -1,6 +1,7 @@
 """Runs that were submitted as jobs: whether they wait, where they are, and what ended them.
 
-`engine.runs.replay` and `engine.runs.ends.ending` are imported where a job is met: they import most of the core, and every command would wait.
+`engine.runs.replay` and `engine.runs.ends.ending` are imported only where there is a job: they
+import most of the core, which would slow every command down.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Job:
         self.scheduling: list[Given] = []
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
-        """Takes options. `quietly`: those that only a scheduler reads are not worth a note."""
+        """Takes options. `quietly`: leaves out those that only a scheduler reads without a note."""
         for one in given:
             value = one.value
             match one.option.means:

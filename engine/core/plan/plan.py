@@ -124,7 +124,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     spare_names: tuple[str, ...] = ()
     """The spare nodes where dead ranks can rejoin, because the nodes need no copy of the code."""
     is_looked_up: bool = True
-    """Whether programs and nodes were asked what the plan depends on; not, if nothing may start for the profile."""
+    """False: nothing may start for the profile, so neither programs nor nodes were asked what the plan depends on."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
 
     @property
