@@ -1,13 +1,20 @@
-"""Before a collective, the ranks of a group agree on what they are about to do, whichever library carries the messages."""
+"""Before a collective, the ranks of a group agree on what they are about to do, whichever library carries the messages. A rank that has waited
+for the others until its timeout finds out which of them are absent."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+import torch
+
+from rankdeck.c10d._arguments import ANSWERS, QUESTIONS, TEXTS, reserved_tag
 from rankdeck.c10d._background import name_ranks
-from rankdeck.c10d._work import Votes, poll
+from rankdeck.c10d._work import Messages, Request, Votes, poll
 
 LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
 """Announcement of a rank that leaves: ranks that announce a collective learn that this rank does not take part."""
@@ -34,20 +41,34 @@ class DisagreementError(SharedError):
         super().__init__(f"the ranks do not agree: {found}")
 
 
-class Texts(Protocol):
+class _Texts:
     """An exchange of every rank's operation as text, after the ranks have disagreed."""
 
-    def are_complete(self) -> bool:
-        """Whether all texts have arrived."""
+    def __init__(self, messages: Messages, rank: int, size: int, text: str) -> None:
+        self._rows = torch.zeros(size, TEXT_LENGTH, dtype=torch.uint8)
+        encoded = text.encode()[:TEXT_LENGTH].ljust(TEXT_LENGTH)
+        self._rows[rank] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        tag = reserved_tag(messages.tags, TEXTS)
+        others = [other for other in range(size) if other != rank]
+        self._pending = [messages.receive(self._rows[other], other, tag) for other in others]
+        self._pending += [messages.send(self._rows[rank], other, tag) for other in others]
 
-    def all(self) -> bytes:
-        """TEXT_LENGTH bytes of each rank, in the order of the ranks."""
+    def are_complete(self) -> bool:
+        self._pending = [one for one in self._pending if not one.is_done()]
+        return not self._pending
+
+    def all(self) -> list[str]:
+        return [bytes(row.tolist()).decode(errors="replace").rstrip() for row in self._rows]
 
 
 class Agreement(ABC):
     """Lets all ranks of a group announce an operation, and compares them. A subclass sends a hash of the text, and a vote."""
 
-    _texts: Texts | None = None
+    _texts: _Texts | None = None
+
+    def __init__(self, messages: Messages, rank: int, size: int) -> None:
+        self.roll_call = RollCall(messages, rank, size)
+        self._begin_texts = functools.partial(_Texts, messages, rank, size)
 
     @abstractmethod
     def start(self, what: str, vote: int) -> None:
@@ -61,10 +82,6 @@ class Agreement(ABC):
     def _result(self) -> tuple[bool, Votes]:
         """Whether all ranks announced the same operation, and the votes."""
 
-    @abstractmethod
-    def _exchange_texts(self, text: bytes) -> Texts:
-        """Starts the exchange of texts. `text`: this rank's, TEXT_LENGTH bytes."""
-
     def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> Votes:
         """Announces an operation, and waits until all other ranks have announced the same.
 
@@ -76,14 +93,15 @@ class Agreement(ABC):
             NotHereError: `is_over` returned True first.
             DisagreementError: other ranks announced something else.
         """
+        self.roll_call.announced += 1
         self.start(what, vote)
         self._wait(self._is_answered, is_over, spin)
         is_same, votes = self._result()
         if not is_same:
             # Kept in an attribute, because the library may still write to it after this rank has given up.
-            self._texts = texts = self._exchange_texts(_encode(what))
+            self._texts = texts = self._begin_texts(what)
             self._wait(texts.are_complete, is_over, spin)
-            raise DisagreementError(_decode(texts.all()))
+            raise DisagreementError(texts.all())
         return votes
 
     def is_reached(self, what: str) -> bool:
@@ -93,9 +111,9 @@ class Agreement(ABC):
                 return False
             if self._result()[0]:
                 return True
-            self._texts = self._exchange_texts(_encode(what))
+            self._texts = self._begin_texts(what)
         if self._texts.are_complete():
-            raise DisagreementError(_decode(self._texts.all()))
+            raise DisagreementError(self._texts.all())
         return False
 
     def _wait(self, is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float) -> None:
@@ -103,10 +121,77 @@ class Agreement(ABC):
             raise NotHereError
 
 
-def _encode(what: str) -> bytes:
-    return what.encode()[:TEXT_LENGTH].ljust(TEXT_LENGTH)
+ASKING_TIME = 1.0
+"""Seconds to wait for answers. Background threads look for questions every 0.25 s."""
 
 
-def _decode(texts: bytes) -> list[str]:
-    pieces = (texts[start : start + TEXT_LENGTH] for start in range(0, len(texts), TEXT_LENGTH))
-    return [piece.decode(errors="replace").rstrip() for piece in pieces]
+class RollCall:
+    """Finds out which ranks of a group are absent: a rank asks the others how many collectives they have announced. The background thread
+    of each rank answers, whatever its other threads do. `announced` counts this rank's collectives."""
+
+    def __init__(self, messages: Messages, rank: int, size: int) -> None:
+        self.announced = 0
+        self._messages = messages
+        self._others = [other for other in range(size) if other != rank]
+        self._questions, self._answers = (reserved_tag(messages.tags, use) for use in (QUESTIONS, ANSWERS))
+        self._lock = threading.Lock()
+        self._kept: list[object] = []  # memory of messages, to which the library may still write
+        self._asked: Request | None = self._listen() if self._others else None
+
+    def _listen(self) -> Request:
+        self._question = torch.zeros(1, dtype=torch.int64)
+        return self._messages.receive(self._question, None, self._questions)
+
+    def _send(self, rank: int, tag: int) -> None:
+        count = torch.tensor([self.announced])
+        self._kept.append((count, self._messages.send(count, rank, tag)))
+
+    def answer(self) -> None:
+        """Answers the questions that have come. The background thread calls this again and again."""
+        with self._lock, contextlib.suppress(Exception):  # a peer is gone: nobody waits for an answer then
+            while self._asked is not None and self._asked.is_done():
+                self._send(self._asked.source, self._answers)
+                self._asked = self._listen()
+
+    def absent(self) -> str:
+        """Asks the other ranks. Returns who has not come to this rank's newest collective, as words; empty: nobody."""
+        counts = {rank: torch.zeros(1, dtype=torch.int64) for rank in self._others}
+        answers = {rank: self._messages.receive(count, rank, self._answers) for rank, count in counts.items()}
+        for rank in self._others:
+            self._send(rank, self._questions)
+
+        def have_all_answered() -> bool:
+            for rank in [rank for rank, answer in answers.items() if _is_done(answer)]:
+                del answers[rank]
+            return not answers
+
+        end = time.monotonic() + ASKING_TIME
+        poll(have_all_answered, lambda: time.monotonic() > end)
+        silent = sorted(answers)
+        for answer in answers.values():
+            _cancel(answer)
+        self._kept.append((counts, answers))
+        late = [rank for rank in self._others if rank not in silent and int(counts[rank]) < self.announced]
+        found = [(late, "not called it"), (silent, "not answered")]
+        return ", and ".join(
+            f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {words}" for ranks, words in found if ranks
+        )
+
+    def end(self) -> None:
+        """Cancels the receive of questions. Nothing is answered any more."""
+        with self._lock:
+            asked, self._asked = self._asked, None
+            if asked is not None:
+                _cancel(asked)
+
+
+def _cancel(message: Request) -> None:
+    with contextlib.suppress(Exception):
+        message.cancel()
+        poll(message.is_done, lambda: True)
+
+
+def _is_done(answer: Request) -> bool:
+    with contextlib.suppress(Exception):  # its rank is gone
+        return answer.is_done()
+    return False

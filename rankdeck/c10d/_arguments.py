@@ -1,4 +1,4 @@
-"""Checks of the arguments of a collective. A mistake raises in the caller's thread."""
+"""Checks of the arguments of an operation. A mistake raises in the caller's thread, before anything is sent, and names the operation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from rankdeck.c10d._tensors import Staged, Tensors
+from rankdeck.c10d._tensors import DTYPE_NUMBERS, Staged, Tensors
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 """Fields of torch's options by the names of its short forms."""
+
+
+DTYPES_OF_A_TAG = 32  # the library has so many tags for each tag of torch
+
+QUESTIONS, ANSWERS, TEXTS = RESERVED = 1, 2, 3  # uses of the largest tags by `_agreement`
 
 
 def only(items: Sequence[Any]) -> Any:
@@ -24,46 +29,70 @@ def only(items: Sequence[Any]) -> Any:
     return items[0]
 
 
-def check_rank(what: str, rank: int, world: int) -> int:
-    """Returns a rank. Raises ValueError if the group has no such rank."""
-    if not 0 <= rank < world:
-        raise ValueError(f"{what}: there is no rank {rank} in this group of {world} ranks")
-    return rank
+def full_tag(tag: int, dtype: torch.dtype, tags: int) -> int:
+    """Returns the tag of a message, which has the number of the dtype in it: a receiver of another dtype gets nothing. `tags`: number of
+    tags that the library has. Raises ValueError: the tag is below 0 or too large; some of the largest are reserved."""
+    most = tags // DTYPES_OF_A_TAG - len(RESERVED)
+    if not 0 <= tag < most:
+        raise ValueError(f"the tag {tag} is not from 0 to {most - 1}")
+    return tag * DTYPES_OF_A_TAG + DTYPE_NUMBERS.get(dtype, 0)
 
 
-def overloaded(options: type, leading: int, *words: str, wraps: bool = True) -> Callable[[Method], Method]:
-    """Lets a method take torch's short forms too: a tensor in place of a list, and values in place of options.
+def reserved_tag(tags: int, use: int) -> int:
+    """Returns one of the largest tags, which no message of a script has. Arguments: see `full_tag` and RESERVED."""
+    return (tags // DTYPES_OF_A_TAG - use) * DTYPES_OF_A_TAG
+
+
+def operation(
+    name: str, options: Any = None, leading: int = 0, *words: str, wraps: bool = True
+) -> Callable[[Method], Method]:
+    """Makes a method an operation of torch's: an error in its arguments begins with the operation's name, and it takes torch's short forms
+    too, which have a tensor in place of a list, and values in place of options.
 
     Args:
-        options: torch's class of the method's options.
+        options: torch's class of the method's options; None: it has no short forms.
         leading: number of arguments before the options.
         *words: the arguments of a short form, in place of options, in this order: op, root, timeout.
         wraps: whether a short form has one tensor in place of a list, or one list in place of a list of lists.
     """
 
+    def full(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        if not named and len(given) == leading + 1 and isinstance(given[leading], options):
+            return given
+        first, rest = list(given[:leading]), given[leading:]
+        first += [named.pop(word) for word in tuple(named) if word not in (*words, "opts")]
+        if len(first) > leading:
+            raise TypeError(f"takes {leading} arguments and {', '.join(words)}")
+        if wraps and any(isinstance(one, torch.Tensor) for one in first):
+            first = [[one] if isinstance(one, torch.Tensor) or one else [] for one in first]
+        if rest and (isinstance(rest[0], options) or rest[0] is None):
+            named["opts"], rest = rest[0], rest[1:]
+        if (opts := named.pop("opts", None)) is None:
+            opts = options()
+        for word, value in (*zip(words, rest), *named.items()):
+            setattr(opts, _FIELDS[word], dist.ReduceOp(value) if isinstance(value, dist.ReduceOp.RedOpType) else value)
+        return (*first, opts)
+
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
         def call(self: Any, *given: Any, **named: Any) -> Any:
-            if not named and len(given) == leading + 1 and isinstance(given[leading], options):
-                return method(self, *given)
-            first, rest = list(given[:leading]), given[leading:]
-            first += [named.pop(name) for name in tuple(named) if name not in (*words, "opts")]
-            if wraps and any(isinstance(one, torch.Tensor) for one in first):
-                first = [[one] if isinstance(one, torch.Tensor) or one else [] for one in first]
-            if rest and (isinstance(rest[0], options) or rest[0] is None):
-                named["opts"], rest = rest[0], rest[1:]
-            if (opts := named.pop("opts", None)) is None:
-                opts = options()
-            named.update(zip(words, rest))
-            for name, value in named.items():
-                setattr(
-                    opts, _FIELDS[name], dist.ReduceOp(value) if isinstance(value, dist.ReduceOp.RedOpType) else value
-                )
-            return method(self, *first, opts)
+            try:
+                return method(self, *given, **named) if options is None else method(self, *full(given, named))
+            except (TypeError, ValueError) as error:
+                if not str(error).startswith(f"{name}: "):
+                    error.args = (f"{name}: {error}",)
+                raise
 
         return cast("Method", call)
 
     return decorate
+
+
+def check_rank(rank: int, world: int) -> int:
+    """Returns a rank. Raises ValueError if the group has no such rank."""
+    if not 0 <= rank < world:
+        raise ValueError(f"there is no rank {rank} in this group of {world} ranks")
+    return rank
 
 
 def describe(tensors: Tensors) -> str:
@@ -71,28 +100,28 @@ def describe(tensors: Tensors) -> str:
     return ", ".join([f"{tensor.numel()} x {tensor.dtype}" for tensor in tensors])
 
 
-def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: int, equal: bool = False) -> list[int]:
+def sizes_of(tensors: Tensors, mine: torch.Tensor, rank: int, world: int, equal: bool = False) -> list[int]:
     """Returns the number of elements of each tensor in a list with one tensor per rank. `mine`: this rank's own tensor: `tensors[rank]`
     must have its size, and all tensors its dtype. `equal`: whether all sizes must be equal. Raises ValueError: the list does not match
     the group or this rank's tensor."""
     sizes = [tensor.numel() for tensor in tensors]
     if len(sizes) != world:
-        raise ValueError(f"{what}: a list of {len(sizes)} tensors for {world} ranks")
+        raise ValueError(f"a list of {len(sizes)} tensors for {world} ranks")
     if sizes[rank] != mine.numel() or (equal and len(set(sizes)) > 1):
-        raise ValueError(f"{what}: {mine.numel()} elements do not fit a list of {sizes} elements on rank {rank}")
+        raise ValueError(f"{mine.numel()} elements do not fit a list of {sizes} elements on rank {rank}")
     if any(tensor.dtype != mine.dtype for tensor in tensors):
-        raise ValueError(f"{what}: all tensors must be {mine.dtype} as this rank's own")
+        raise ValueError(f"all tensors must be {mine.dtype} as this rank's own")
     return sizes
 
 
-def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: int, input_is_share: bool) -> None:
+def check_share(output: torch.Tensor, tensor: torch.Tensor, world: int, input_is_share: bool) -> None:
     """Checks that the whole tensor has `world` times the elements of a share. `input_is_share`: whether `tensor` is the share and
     `output` the whole; False: the reverse. Raises ValueError: sizes or dtypes do not match."""
     whole, share = (output, tensor) if input_is_share else (tensor, output)
     if output.dtype != tensor.dtype:
-        raise ValueError(f"{what}: the output is {output.dtype}, and the input {tensor.dtype}")
+        raise ValueError(f"the output is {output.dtype}, and the input {tensor.dtype}")
     if whole.numel() != share.numel() * world:
-        raise ValueError(f"{what}: {whole.numel()} elements are not {world} (the world size) times {share.numel()}")
+        raise ValueError(f"{whole.numel()} elements are not {world} (the world size) times {share.numel()}")
 
 
 def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
@@ -101,12 +130,10 @@ def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
     length = len(tensor) if tensor.dim() else 1
     if not splits:
         if length % world:
-            raise ValueError(f"all_to_all_single: a first dimension of {length} can't be cut into {world} parts")
+            raise ValueError(f"a first dimension of {length} can't be cut into {world} parts")
         return [tensor.numel() // world] * world
-    if len(splits) != world or sum(splits) != length:
-        raise ValueError(
-            f"all_to_all_single: the splits {list(splits)} do not cut a first dimension of {length} into {world} parts"
-        )
+    if len(splits) != world or sum(splits) != length or min(splits) < 0:
+        raise ValueError(f"the splits {list(splits)} do not cut a first dimension of {length} into {world} parts")
     return [tensor.numel() // length * split if length else 0 for split in splits]
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d._agreement import SharedError
-from rankdeck.c10d._arguments import check_rank, check_share, cut, deal, describe, joined, only, overloaded, sizes_of
+from rankdeck.c10d._arguments import check_rank, check_share, cut, deal, describe, joined, only, operation, sizes_of
 from rankdeck.c10d._group_base import GroupBase
 from rankdeck.c10d._tensors import Staged, Tensors, check_writable, overlaps
 from rankdeck.c10d._work import Together, Votes, Work
@@ -24,58 +24,56 @@ class ProcessGroup(GroupBase):
     """What `torch.distributed.init_process_group` and `new_group` make. A backend's subclass adds how to send, to receive, and to find
     out which ranks are missing."""
 
-    @overloaded(torch_options.AllreduceOptions, 1, "op", "timeout")
+    @operation("all_reduce", torch_options.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduces one tensor over all ranks in place, by `opts.reduceOp`."""
         return self.allreduce_coalesced([only(tensors)], opts)
 
+    @operation("all_reduce", torch_options.AllreduceOptions, 1)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduces several tensors at once."""
-        opts = opts or dist.AllreduceOptions()
-        kind = opts.reduceOp
-        parts = [(staged, self._reduction(kind, staged.tensor.dtype)) for staged in self._in_place(tensors)]
+        if not tensors:
+            raise ValueError("needs a tensor")
+        targets = self._in_place(tensors)
+        ops = [self._reduction(opts.reduceOp, target.tensor.dtype) for target in targets]
 
         def action(votes: Votes) -> None:
-            for staged, op in parts:
-                self._collectives.all_reduce(staged.host, op)
-                staged.give_back()
+            for target, op in zip(targets, ops):
+                self._collectives.all_reduce(target.host, op)
 
-        names = {op.name for _, op in parts}
-        return self._submit(f"all_reduce({describe(tensors)}, {', '.join(names)})", action, tensors, opts)
+        what = f"all_reduce({describe(tensors)}, {', '.join({op.name for op in ops})})"
+        return self._submit(what, action, tensors, opts, targets)
 
-    @overloaded(torch_options.ReduceOptions, 1, "root", "op", "timeout")
+    @operation("reduce", torch_options.ReduceOptions, 1, "root", "op", "timeout")
     def reduce(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Reduces one tensor to rank `opts.rootRank`, in place there. Tensors of other ranks stay unchanged."""
-        tensor, root = only(tensors), check_rank("reduce", opts.rootRank, self.size())
-        op, staged = self._reduction(opts.reduceOp, tensor.dtype), self._in_place([tensor])[0]
+        tensor, root = only(tensors), check_rank(opts.rootRank, self.size())
+        op, (staged,) = self._reduction(opts.reduceOp, tensor.dtype), self._in_place([tensor])
+        targets = [staged] if self.rank() == root else []
 
         def action(votes: Votes) -> None:
-            self._collectives.reduce(staged.host if self.rank() == root else None, staged.host, op, root)
-            if self.rank() == root:
-                staged.give_back()
+            self._collectives.reduce(staged.host if targets else None, staged.host, op, root)
 
-        return self._submit(f"reduce({describe(tensors)}, {op.name}, to rank {root})", action, tensors, opts)
+        return self._submit(f"reduce({describe(tensors)}, {op.name}, to rank {root})", action, tensors, opts, targets)
 
-    @overloaded(torch_options.BroadcastOptions, 1, "root", "timeout")
+    @operation("broadcast", torch_options.BroadcastOptions, 1, "root", "timeout")
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Sends the tensor of rank `opts.rootRank` to all."""
-        tensor, root = only(tensors), check_rank("broadcast", opts.rootRank, self.size())
-        mine = self.rank() == root
-        staged = self._readable(tensor) if mine else self._writable(tensor)
+        tensor, root = only(tensors), check_rank(opts.rootRank, self.size())
+        targets = [] if self.rank() == root else [self._writable(tensor)]
+        host = targets[0].host if targets else self._readable(tensor).host
 
         def action(votes: Votes) -> None:
-            self._collectives.broadcast(staged.host, root)
-            if not mine:
-                staged.give_back()
+            self._collectives.broadcast(host, root)
 
-        return self._submit(f"broadcast({describe(tensors)}, from rank {root})", action, tensors, opts)
+        return self._submit(f"broadcast({describe(tensors)}, from rank {root})", action, tensors, opts, targets)
 
-    @overloaded(torch_options.AllgatherOptions, 2, "timeout")
+    @operation("all_gather", torch_options.AllgatherOptions, 2, "timeout")
     def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Gathers one tensor from each rank on all of them. Sizes may differ if every rank knows them."""
         tensor, outputs = only(inputs), only(output_lists)
-        sizes = self._sizes("all_gather", outputs, tensor)
-        source, targets = self._readable(tensor).host, [self._writable(output) for output in outputs]
+        sizes = self._sizes(outputs, tensor)
+        (source,), targets = self._sources([tensor]), self._targets(outputs)
 
         def action(votes: Votes) -> None:
             if len(set(sizes)) == 1:
@@ -84,73 +82,73 @@ class ProcessGroup(GroupBase):
                 deal(gathered, targets)
             else:
                 self._collectives.all_gather_uneven([target.host for target in targets], source)
-            for target in targets:
-                target.give_back()
 
-        return self._submit(f"all_gather({sizes} x {tensor.dtype})", action, outputs, opts)
+        return self._submit(f"all_gather({sizes} x {tensor.dtype})", action, outputs, opts, targets)
 
+    @operation("all_gather", torch_options.AllgatherOptions, 2, wraps=False)
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
         """Gathers several tensors; output_lists[rank][i] receives that rank's tensor i."""
+        for outputs in output_lists:
+            if len(outputs) != len(inputs):
+                raise ValueError(f"a list of {len(outputs)} outputs does not fit {len(inputs)} inputs")
         self._operations.begin_together()
         for index, tensor in enumerate(inputs):
             self.allgather([[outputs[index] for outputs in output_lists]], [tensor], opts)
         return self._operations.end_together()
 
-    @overloaded(torch_options.AllgatherOptions, 2, "timeout", wraps=False)
+    @operation("all_gather_single", torch_options.AllgatherOptions, 2, "timeout", wraps=False)
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:  # noqa: A002 - torch's name
         """Gathers one tensor from each rank on all of them, one after the other in the output."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
+    @operation("all_gather_single", torch_options.AllgatherOptions, 2, wraps=False)
     def all_gather_single_coalesced(self, output_lists: Tensors, input_list: Tensors, opts: Any = None) -> Work:
         """Gathers several tensors at once."""
-        pairs = self._pairs("all_gather", output_lists, input_list, input_is_share=True)
+        targets, sources = self._pairs(output_lists, input_list, input_is_share=True)
 
         def action(votes: Votes) -> None:
-            for target, source in pairs:
+            for target, source in zip(targets, sources):
                 self._collectives.all_gather(target.host, source, bool(votes.largest))
-                target.give_back()
 
-        in_place = any(overlaps(target.host, source) for target, source in pairs)
-        return self._submit(f"all_gather_single({describe(input_list)})", action, output_lists, opts, int(in_place))
+        in_place = any(overlaps(target.host, source) for target, source in zip(targets, sources))
+        what = f"all_gather_single({describe(input_list)})"
+        return self._submit(what, action, output_lists, opts, targets, int(in_place))
 
-    @overloaded(torch_options.ReduceScatterOptions, 2, "op", "timeout")
+    @operation("reduce_scatter", torch_options.ReduceScatterOptions, 2, "op", "timeout")
     def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:  # type: ignore[override]
         """Reduces a list of tensors over all ranks; rank i keeps the result of tensor i. Sizes may differ."""
-        opts = opts or dist.ReduceScatterOptions()
         output, tensors = only(outputs), only(input_lists)
-        sizes = self._sizes("reduce_scatter", tensors, output)
+        sizes = self._sizes(tensors, output)
         op = self._reduction(opts.reduceOp, output.dtype)
-        target, sources = self._writable(output), [self._readable(tensor).host for tensor in tensors]
+        (target,), sources = self._targets(outputs), self._sources(tensors)
 
         def action(votes: Votes) -> None:
             if len(set(sizes)) == 1:
                 self._collectives.reduce_scatter(target.host, joined(sources), op)
             else:
                 self._collectives.reduce_scatter_uneven(target.host, sources, op)
-            target.give_back()
 
-        return self._submit(f"reduce_scatter({sizes} x {output.dtype}, {op.name})", action, outputs, opts)
+        return self._submit(f"reduce_scatter({sizes} x {output.dtype}, {op.name})", action, outputs, opts, [target])
 
-    @overloaded(torch_options.ReduceScatterOptions, 2, "op", "timeout", wraps=False)
+    @operation("reduce_scatter_single", torch_options.ReduceScatterOptions, 2, "op", "timeout", wraps=False)
     def reduce_scatter_single(self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None) -> Work:
         """Reduces a tensor over all ranks; rank i keeps share i of the result."""
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
 
+    @operation("reduce_scatter_single", torch_options.ReduceScatterOptions, 2, wraps=False)
     def reduce_scatter_single_coalesced(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any = None) -> Work:
         """Reduces and scatters several tensors at once."""
-        opts = opts or dist.ReduceScatterOptions()
-        pairs = self._pairs("reduce_scatter", outputTensors, inputTensors, input_is_share=False)
-        ops = [self._reduction(opts.reduceOp, tensor.dtype) for tensor in inputTensors]
+        targets, sources = self._pairs(outputTensors, inputTensors, input_is_share=False)
+        ops = [self._reduction(opts.reduceOp, source.dtype) for source in sources]
 
         def action(votes: Votes) -> None:
-            for (target, source), op in zip(pairs, ops):
+            for target, source, op in zip(targets, sources, ops):
                 self._collectives.reduce_scatter(target.host, source, op)
-                target.give_back()
 
         what = f"reduce_scatter_single({describe(outputTensors)}, {', '.join({op.name for op in ops})})"
-        return self._submit(what, action, outputTensors, opts)
+        return self._submit(what, action, outputTensors, opts, targets)
 
-    @overloaded(torch_options.AllToAllOptions, 4, "timeout", wraps=False)
+    @operation("all_to_all_single", torch_options.AllToAllOptions, 4, "timeout", wraps=False)
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -163,97 +161,83 @@ class ProcessGroup(GroupBase):
         their first dimension. `output_splits`, `input_splits`: lengths of the parts; empty: equal parts. `opts`: timeout and whether the
         caller waits."""
         if output.dtype != tensor.dtype:
-            raise ValueError(f"all_to_all_single: the output is {output.dtype}, and the tensor {tensor.dtype}")
-        target, source = self._writable(output), self._readable(tensor).host
+            raise ValueError(f"the output is {output.dtype}, and the tensor {tensor.dtype}")
+        (target,), (source,) = self._targets([output]), self._sources([tensor])
         incoming, outgoing = cut(output, output_splits, self.size()), cut(tensor, input_splits, self.size())
 
         def action(votes: Votes) -> None:
             given = source.clone() if overlaps(target.host, source) else source
-            if votes.smallest:
-                if votes.largest != votes.smallest:
-                    raise SharedError(
-                        f"a rank sends {votes.smallest - 1} elements to each rank, and another one {votes.largest - 1}"
-                    )
+            if votes.smallest and votes.smallest == votes.largest:
                 self._collectives.all_to_all(target.host, given)
             else:
                 self._check_sizes(incoming, outgoing)
                 parts = target.host.view(-1).split_with_sizes(incoming), given.view(-1).split_with_sizes(outgoing)
                 self._collectives.all_to_all_uneven(*parts)
-            target.give_back()
 
         vote = incoming[0] + 1 if len({*incoming, *outgoing}) == 1 else 0  # 0: sizes differ
-        return self._submit(f"all_to_all({tensor.dtype})", action, [output], opts, vote)
+        return self._submit(f"all_to_all({tensor.dtype})", action, [output], opts, [target], vote)
 
-    @overloaded(torch_options.AllToAllOptions, 2, "timeout", wraps=False)
+    @operation("all_to_all", torch_options.AllToAllOptions, 2, "timeout", wraps=False)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Sends tensor i to rank i, which receives it in its output number of this rank."""
         for name, tensors in (("outputs", outputs), ("inputs", inputs)):
             if len(tensors) != self.size() or any(one.dtype != inputs[0].dtype for one in tensors):
-                raise ValueError(f"all_to_all: needs {self.size()} {name}, one for each rank and all of one dtype")
-        targets, sources = (
-            [self._writable(output) for output in outputs],
-            [self._readable(tensor).host for tensor in inputs],
-        )
+                raise ValueError(f"needs {self.size()} {name}, one for each rank and all of one dtype")
+        targets, sources = self._targets(outputs), self._sources(inputs)
 
         def action(votes: Votes) -> None:
             self._check_sizes([one.host.numel() for one in targets], [one.numel() for one in sources])
             overlap = any(overlaps(target.host, source) for target in targets for source in sources)
             given = [source.clone() for source in sources] if overlap else sources
             self._collectives.all_to_all_uneven([target.host for target in targets], given)
-            for target in targets:
-                target.give_back()
 
-        return self._submit(f"all_to_all({inputs[0].dtype})", action, outputs, opts)
+        return self._submit(f"all_to_all({inputs[0].dtype})", action, outputs, opts, targets)
 
-    @overloaded(torch_options.GatherOptions, 2, "root", "timeout")
+    @operation("gather", torch_options.GatherOptions, 2, "root", "timeout")
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Gathers one tensor from each rank on rank `opts.rootRank`; on other ranks, `output_lists` is empty."""
-        tensor, root = only(inputs), check_rank("gather", opts.rootRank, self.size())
+        tensor, root = only(inputs), check_rank(opts.rootRank, self.size())
         outputs: Tensors = only(output_lists) if self.rank() == root else []
-        if outputs:
-            self._sizes("gather", outputs, tensor, equal=True)
-        source, targets = self._readable(tensor).host, [self._writable(output) for output in outputs]
+        if self.rank() == root:
+            self._sizes(outputs, tensor, equal=True)
+        (source,), targets = self._sources([tensor]), self._targets(outputs)
 
         def action(votes: Votes) -> None:
             gathered = torch.empty(self.size(), source.numel(), dtype=source.dtype) if targets else None
             self._collectives.gather(gathered, source, root)
             if gathered is not None:
                 deal(gathered, targets)
-            for target in targets:
-                target.give_back()
 
-        return self._submit(f"gather({describe(inputs)}, to rank {root})", action, outputs, opts)
+        return self._submit(f"gather({describe(inputs)}, to rank {root})", action, outputs, opts, targets)
 
+    @operation("gather_single")
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> Work:
         """Gathers one tensor from each rank on rank `opts.rootRank`, one after the other in the output."""
-        root = check_rank("gather", opts.rootRank, self.size())
+        root = check_rank(opts.rootRank, self.size())
         outputs = [output] if output is not None and self.rank() == root else []
-        pairs = self._pairs("gather", outputs, [tensor] * len(outputs), input_is_share=True)
-        source = self._readable(tensor).host
+        targets, _ = self._pairs(outputs, [tensor] if self.rank() == root else [], input_is_share=True)
+        (source,) = self._sources([tensor])
 
         def action(votes: Votes) -> None:
-            self._collectives.gather(pairs[0][0].host if pairs else None, source, root)
-            for target, _ in pairs:
-                target.give_back()
+            self._collectives.gather(targets[0].host if targets else None, source, root)
 
-        return self._submit(f"gather_single({describe([tensor])}, to rank {root})", action, outputs, opts)
+        return self._submit(f"gather_single({describe([tensor])}, to rank {root})", action, outputs, opts, targets)
 
-    @overloaded(torch_options.ScatterOptions, 2, "root", "timeout")
+    @operation("scatter", torch_options.ScatterOptions, 2, "root", "timeout")
     def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:  # type: ignore[override]
         """Sends tensor i of rank `opts.rootRank` to rank i; on other ranks, `input_lists` is empty."""
-        output, root = only(outputs), check_rank("scatter", opts.rootRank, self.size())
+        output, root = only(outputs), check_rank(opts.rootRank, self.size())
         tensors: Tensors = only(input_lists) if self.rank() == root else []
-        if tensors:
-            self._sizes("scatter", tensors, output, equal=True)
-        target, sources = self._writable(output), [self._readable(tensor).host for tensor in tensors]
+        if self.rank() == root:
+            self._sizes(tensors, output, equal=True)
+        (target,), sources = self._targets(outputs), self._sources(tensors)
 
         def action(votes: Votes) -> None:
             self._collectives.scatter(target.host, joined(sources) if sources else None, root)
-            target.give_back()
 
-        return self._submit(f"scatter({describe(outputs)}, from rank {root})", action, outputs, opts)
+        return self._submit(f"scatter({describe(outputs)}, from rank {root})", action, outputs, opts, [target])
 
-    @overloaded(torch_options.BarrierOptions, 0, "timeout")
+    @operation("barrier", torch_options.BarrierOptions, 0, "timeout")
     def barrier(self, opts: Any = None) -> Work:
         """Waits until all ranks call this."""
         return self._submit("barrier()", _nothing, [], opts)
@@ -270,8 +254,8 @@ class ProcessGroup(GroupBase):
         """Returns memory of tensors that are read and then written. A tensor that occurs twice is read once for each time."""
         found: list[Staged] = []
         for tensor in tensors:
-            check_writable(tensor)
             staged = self._readable(tensor)
+            check_writable(staged.tensor)
             is_twice = any(staged.tensor is one.tensor for one in found)
             found.append(staged._replace(host=staged.host.clone()) if is_twice else staged)
         return found
@@ -286,21 +270,27 @@ class ProcessGroup(GroupBase):
         if pair := int(wrong):
             sender, receiver = divmod(pair - 1, self.size())
             raise SharedError(
-                f"rank {sender} sends another number of elements to rank {receiver} than rank {receiver} expects"
+                f"rank {sender} does not send as many elements to rank {receiver} as rank {receiver} expects"
             )
 
-    def _sizes(self, what: str, tensors: Tensors, mine: torch.Tensor, equal: bool = False) -> list[int]:
-        return sizes_of(what, tensors, mine, self.rank(), self.size(), equal)
+    def _sizes(self, tensors: Tensors, mine: torch.Tensor, equal: bool = False) -> list[int]:
+        return sizes_of(tensors, mine, self.rank(), self.size(), equal)
 
     def _pairs(
-        self, what: str, outputs: Tensors, inputs: Tensors, input_is_share: bool
-    ) -> list[tuple[Staged, torch.Tensor]]:
+        self, outputs: Tensors, inputs: Tensors, input_is_share: bool
+    ) -> tuple[list[Staged], list[torch.Tensor]]:
         """Returns memory of outputs and inputs. Raises ValueError if sizes do not match the group."""
-        pairs = []
+        if len(outputs) != len(inputs):
+            raise ValueError(f"{len(outputs)} outputs do not fit {len(inputs)} inputs")
         for output, tensor in zip(outputs, inputs):
-            check_share(what, output, tensor, self.size(), input_is_share)
-            pairs.append((self._writable(output), self._readable(tensor).host))
-        return pairs
+            check_share(output, tensor, self.size(), input_is_share)
+        return self._targets(outputs), self._sources(inputs)
+
+    def _targets(self, outputs: Tensors) -> list[Staged]:
+        return [self._writable(output) for output in outputs]
+
+    def _sources(self, inputs: Tensors) -> list[torch.Tensor]:
+        return [self._readable(tensor).host for tensor in inputs]
 
 
 _LARGEST = dist.ReduceOp(dist.ReduceOp.MAX)

@@ -10,12 +10,12 @@ import torch.distributed as dist
 
 from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d import _tensors
-from rankdeck.c10d._arguments import check_rank, describe, only
+from rankdeck.c10d._arguments import check_rank, describe, full_tag, only, operation
 from rankdeck.c10d._background import name_ranks
 from rankdeck.c10d._collectives import Collectives
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._tensors import Staged, Tensors
-from rankdeck.c10d._work import Request, Together, Work
+from rankdeck.c10d._work import Messages, Together, Work
 
 torch_options = c10d_library()
 
@@ -26,23 +26,21 @@ class GroupBase(dist.ProcessGroup):
     NAME = ""  # name of the backend
 
     def __init__(
-        self, rank: int, size: int, collectives: Collectives, operations: Operations, takes_cuda: bool = False
+        self,
+        rank: int,
+        size: int,
+        collectives: Collectives,
+        operations: Operations,
+        messages: Messages,
+        takes_cuda: bool = False,
     ) -> None:
         # torch's stubs know only the constructor with a store, which classes written in Python can't use.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._description = ""
         self._collectives, self._reduction = collectives, collectives.reduction
-        self._operations = operations
+        self._operations, self._messages = operations, messages
         self._submit = operations.submit
         self._takes_cuda = takes_cuda
-
-    def _send(self, host: torch.Tensor, rank: int, tag: int) -> Request:
-        """Starts to send contiguous memory."""
-        raise NotImplementedError
-
-    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> Request:
-        """Starts to receive into contiguous memory. `rank`: the sender; None: any."""
-        raise NotImplementedError
 
     def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
         """Waits until all ranks call this. Returns the ranks that did not; only the first of them unless `name_all`."""
@@ -96,16 +94,19 @@ class GroupBase(dist.ProcessGroup):
 
     # point to point
 
+    @operation("send")
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
-        check_rank("send", dstRank, self.size())
+        check_rank(dstRank, self.size())
         host = self._readable(only(tensors)).host
+        full = full_tag(tag, host.dtype, self._messages.tags)
         what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
-        return self._operations.transfer(what, None, host, lambda: self._send(host, dstRank, tag))
+        return self._operations.transfer(what, None, host, lambda: self._messages.send(host, dstRank, full))
 
+    @operation("recv")
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
-        check_rank("recv", srcRank, self.size())
-        return self._receive_from(tensors, srcRank, tag, f"rank {srcRank}")
+        return self._receive_from(tensors, check_rank(srcRank, self.size()), tag, f"rank {srcRank}")
 
+    @operation("recv")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receives a tensor from the first rank that sends; the work's `_source_rank` returns which."""
         return self._receive_from(tensors, None, tag, "any rank")
@@ -114,8 +115,11 @@ class GroupBase(dist.ProcessGroup):
 
     def _receive_from(self, tensors: Tensors, rank: int | None, tag: int, whom: str) -> Work:
         target = self._writable(only(tensors))
+        full = full_tag(tag, target.host.dtype, self._messages.tags)
         what = f"recv({describe(tensors)}, from {whom}, tag {tag})"
-        return self._operations.transfer(what, target, target.host, lambda: self._receive(target.host, rank, tag))
+        return self._operations.transfer(
+            what, target, target.host, lambda: self._messages.receive(target.host, rank, full)
+        )
 
     # several operations as one
 

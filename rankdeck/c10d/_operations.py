@@ -14,14 +14,14 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError, SharedError
+from rankdeck.c10d._agreement import ASKING_TIME, LEAVES, Agreement, NotHereError, SharedError
 from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged, Tensors
 from rankdeck.c10d._transfers import Transfer
@@ -30,7 +30,7 @@ from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Votes, 
 _BACKGROUND_SPIN = 0.00005
 """Seconds that the group's own thread polls without a pause. Short, because the script computes meanwhile."""
 
-_REPORT_TIME = 1.0
+_REPORT_TIME = ASKING_TIME + 1.0
 """Seconds after the deadline in which the waiting thread reports a timeout. After them, the background thread does."""
 
 _DRAIN_TIME = 10.0  # seconds that a leaving rank waits until others have received its messages
@@ -59,7 +59,7 @@ class Operations:
         self.begun = 0  # number of collectives that have been started, whether ended or not
         self._background = background
         self._rank = rank
-        self._agreement = agreement
+        self._agreement, self._roll_call = agreement, agreement.roll_call
         self._free, self._give_up = free, give_up
         self._failure: Exception | None = None
         self._leaving = False
@@ -84,12 +84,21 @@ class Operations:
 
     # collectives
 
-    def submit(self, what: str, action: Callable[[Votes], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
+    def submit(
+        self,
+        what: str,
+        action: Callable[[Votes], None],
+        outputs: Tensors,
+        opts: Any,
+        targets: Sequence[Staged] = (),
+        vote: int = 0,
+    ) -> Work:
         """Runs a collective immediately if the caller waits for it and nothing is queued; otherwise queues it. `what`: the text that all
-        ranks must agree on. `opts`: torch's options, with `timeout` and `asyncOp`; None: defaults."""
-        given = opts.timeout.total_seconds() if opts is not None else -1.0
-        operation = Operation(what, action, outputs, given if given > 0 else self.timeout, vote)
-        waited_for = opts is not None and not getattr(opts, "asyncOp", True) and self._together is None
+        ranks must agree on. `opts`: torch's options, with `timeout` and `asyncOp`. `targets`: memory that goes to callers' tensors after
+        the action."""
+        given = opts.timeout.total_seconds()
+        operation = Operation(what, action, outputs, given if given > 0 else self.timeout, targets, vote)
+        waited_for = not getattr(opts, "asyncOp", True) and self._together is None
         with self._lock:
             if self._failure is not None:
                 raise self._refusal(what)
@@ -133,8 +142,13 @@ class Operations:
             votes = self._agreement.reach(operation.what, operation.vote, is_over, spin)
             with torch.inference_mode():
                 operation.action(votes)
+                for target in operation.targets:
+                    target.give_back()
         except SharedError as error:
             self._fail(self._explain(operation, error), is_shared=True)
+        except NotHereError:
+            absent = "" if self._failure is not None else self._roll_call.absent()
+            self._fail(self._explain(operation, NotHereError(absent)))
         except Exception as error:  # noqa: BLE001 - the other ranks do not see it, whatever it is
             self._fail(self._explain(operation, error))
         except BaseException:
@@ -191,7 +205,7 @@ class Operations:
         where = f"{work.what} on rank {self._rank} of process group {self.name!r}"
         if isinstance(error, NotHereError):
             return dist.DistBackendError(
-                f"{where}: the timeout of {work.seconds:g} s is over, and not all ranks were there"
+                ": ".join(filter(None, (where, f"the timeout of {work.seconds:g} s is over", str(error))))
             )
         explained = dist.DistBackendError(f"{where} failed: {error}")
         explained.__cause__ = error
@@ -216,7 +230,9 @@ class Operations:
             work.finish(self._failure)
 
     def check_deadlines(self, now: float) -> None:
-        """Fails the group if an operation is overdue that no waiting thread reports: it is queued, or hangs inside the library."""
+        """Answers ranks that ask for this one. Fails the group if an operation is overdue that no waiting thread reports: it is queued, or
+        hangs inside the library."""
+        self._roll_call.answer()
         with self._lock:
             pending = tuple(self._pending.values())
         for work in pending:
@@ -259,7 +275,7 @@ class Operations:
             self._background.leave(self)
         else:
             self._background.forget(self)
-            self._give_up()
+            self._end_failed()
 
     def _drain(self, is_over: bool) -> None:
         """Lets pending operations end; cancels receives that nobody waits for."""
@@ -277,12 +293,17 @@ class Operations:
         self._leaving = True
         self._queue.put(None)
         self._background.forget(self)
+        self._end_failed()
+
+    def _end_failed(self) -> None:
+        self._roll_call.end()
         self._give_up()
 
     def has_left(self) -> bool:
         try:
             if not self._agreement.is_reached(LEAVES):
                 return False
+            self._roll_call.end()
             self._free()
         except Exception as error:  # noqa: BLE001 - there is no caller to raise it to
             self._background.see_trouble(f"process group {self.name!r}: {error}")

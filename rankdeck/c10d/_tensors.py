@@ -10,6 +10,14 @@ import torch
 Tensors = Sequence[torch.Tensor]
 
 
+DTYPES = (
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex32",
+    "complex64", "complex128", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+"""Dtypes in the order of their numbers in messages, from 1; older versions of torch lack some. Others have the number 0."""
+
+DTYPE_NUMBERS = {getattr(torch, name): number for number, name in enumerate(DTYPES, 1) if hasattr(torch, name)}
+
 _PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
 """Types of tensors that have memory of their own."""
 
@@ -26,6 +34,8 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
         tensor = wait()
     if tensor.layout is not torch.strided:
         raise TypeError(f"a tensor of layout {tensor.layout} can't be sent: call to_dense() first")
+    if tensor.is_nested or tensor.is_quantized:
+        raise TypeError("a nested or quantized tensor can't be sent: send its parts as plain tensors")
     if not tensor.is_cpu and not tensor.is_cuda:
         raise TypeError(f"a tensor on {tensor.device} can't be sent: copy it to the CPU first")
     if not tensor.data_ptr() and tensor.numel():

@@ -25,6 +25,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from rankdeck.c10d._tensors import Staged
+
 SPIN_TIME = 0.0005  # seconds that a rank polls without a pause: ranks of one job usually arrive within this time
 
 _LONGEST_PAUSE = 0.001  # seconds
@@ -159,11 +161,16 @@ class Operation(Work):
     """A collective, whose action runs once all ranks agree on it. `what`: the text that all ranks must agree on."""
 
     def __init__(
-        self, what: str, action: Callable[[Votes], None], outputs: Sequence[torch.Tensor], timeout: float, vote: int = 0
+        self,
+        what: str,
+        action: Callable[[Votes], None],
+        outputs: Sequence[torch.Tensor],
+        timeout: float,
+        targets: Sequence[Staged],
+        vote: int,
     ) -> None:
         super().__init__(what, outputs, timeout)
-        self.action = action
-        self.vote = vote
+        self.action, self.targets, self.vote = action, targets, vote
         self.in_caller = False  # whether the thread that called torch runs it
 
 
@@ -179,6 +186,18 @@ class Request(Protocol):
 
     def cancel(self) -> None:
         """Cancels a receive whose sender has not started. It may still complete."""
+
+
+class Messages(Protocol):
+    """The point-to-point transfers of a group."""
+
+    tags: int  # number of tags, which are counted from 0
+
+    def send(self, host: torch.Tensor, rank: int, tag: int) -> Request:
+        """Starts to send contiguous memory."""
+
+    def receive(self, host: torch.Tensor, rank: int | None, tag: int) -> Request:
+        """Starts to receive into contiguous memory. `rank`: the sender; None: any."""
 
 
 class Together(dist.Work):

@@ -41,11 +41,13 @@ def open_mpi() -> str:
     return ""
 
 
-def need_mpi() -> None:
-    """Skips the test where ranks can't be started."""
+def need_mpi(library: str = "openmpi") -> str:
+    """Returns the mpirun of a library, `openmpi` or `mpich`. Skips the test where ranks can't be started."""
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py", exc_type=ImportError)
-    if not open_mpi():
-        pytest.skip("needs the mpirun of Open MPI: apt-get install openmpi-bin")
+    path = open_mpi() if library == "openmpi" else shutil.which(f"mpirun.{library}")
+    if not path:
+        pytest.skip(f"needs the mpirun of {library}: apt-get install {library}-bin or {library}")
+    return path
 
 
 class Proxied(NamedTuple):
@@ -123,6 +125,7 @@ def run_job(
     seconds: float = PATIENCE,
     env: dict[str, str] | None = None,
     warm: bool = True,
+    mpirun: str = "",
 ) -> Done:
     """Runs a script under mpirun to its end, and sees to it that nothing of the job is left.
 
@@ -133,6 +136,7 @@ def run_job(
         seconds: the deadline, after which the job is killed and the test fails.
         env: variables on top of this process's.
         warm: a template forks the ranks. Otherwise mpirun starts them itself, and finds out how they end.
+        mpirun: the path of one other than Open MPI's, which starts the ranks itself.
 
     Returns:
         How mpirun ended, with its output and that of all ranks.
@@ -153,9 +157,11 @@ def run_job(
     with tempfile.TemporaryDirectory(prefix="rd") as name:
         folder = Path(name)
         program = [str(script), *arguments]
-        proxies = Proxies(template(), program, folder) if warm else None
+        is_other = mpirun not in ("", open_mpi())
+        proxies = Proxies(template(), program, folder) if warm and not is_other else None
         command = ["-I", "-S", str(PROXY), str(folder), "0"] if proxies else program
-        argv = [open_mpi(), "-np", str(ranks), "--oversubscribe", sys.executable, *command]
+        options = [] if is_other else ["--oversubscribe"]
+        argv = [mpirun or open_mpi(), "-np", str(ranks), *options, sys.executable, *command]
         with (folder / "mpirun.out").open("wb") as out, (folder / "mpirun.err").open("wb") as err:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, entries, from_table, processes_with, wait_until
+from tests.support import PATIENCE, entries, processes_with, rows, wait_until
 
 DUMP = """
 import json, os, sys
@@ -243,9 +243,11 @@ def test_set_words_reach_the_rank(rankdeck, write_script, write_profile, dump_fo
     assert found["1"]["argv"][1:] == ["a b"]  # type: ignore[index]
 
 
-@from_table
+@pytest.mark.parametrize(
+    ("ranks", "outside", "profile_env", "wanted"), rows("e2e/contract", "threads_are_limited_as_torchrun_does")
+)
 def test_threads_are_limited_as_torchrun_does(
-    ranks, outside, profile_env, wanted, rankdeck, write_script, write_profile, dump_folder
+    rankdeck, write_script, write_profile, dump_folder, ranks, outside, profile_env, wanted
 ):
     profile = write_profile(write_script("dump.py", DUMP), ranks=ranks, env=profile_env)
     assert rankdeck("launch", profile, env=outside).returncode == 0

@@ -8,16 +8,21 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
-from tests.support import from_table
+import pytest
+
+from tests.support import rows
 
 TELL = """#!/bin/sh
 { printf '%s\\n' "$#" "$1" "$RANKDECK_EVENT" "$RANKDECK_RUN" "$RANKDECK_PROFILE" "$RANKDECK_TEXT"; } >> told
 """
 
 
-@from_table
+@pytest.mark.parametrize(
+    ("script", "status", "told"),
+    rows("e2e/notify", "the_users_command_is_told_once_in_its_environment_how_a_run_ended"),
+)
 def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
-    script, status, told, rankdeck, home, write_script, write_profile, work
+    rankdeck, home, write_script, write_profile, work, script, status, told
 ):
     tell = write_script("tell", TELL)
     tell.chmod(0o700)

@@ -84,19 +84,8 @@ def test_messages_go_to_oneself_by_tag_and_whoever_comes_first(job: Job) -> None
         entries("ucc/job", "messages_go_to_oneself_by_tag_and_whoever_comes_first"),
     )
     check_all_well(done)
-    tags = (2**31 - 1, 7, 7)
+    tags = (2**27 - 4, 7, 7)
     assert said(done, 0) == [str([rank * 10 + tag % 9 for tag in tags for rank in (2, 1)]), "[1, 2]"]
-
-
-def test_a_message_of_another_size_is_no_success(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_message_of_another_size_is_no_success"),
-    )
-    lines = said(done, 0)
-    assert "8 bytes came for a tensor of 16" in lines[0]
-    assert "24 bytes came for a tensor of 16" in lines[1]
-    assert f"{4 << 20} bytes came for a tensor of 16" in lines[2]
 
 
 def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:

@@ -8,14 +8,14 @@ from array import array
 from mpi4py import MPI
 
 from rankdeck.c10d import _agreement
-from rankdeck.c10d._agreement import TEXT_LENGTH
-from rankdeck.c10d._work import Votes
+from rankdeck.c10d._work import Messages, Votes
 
 
 class Agreement(_agreement.Agreement):
     """Announces operations by an all-reduce (MAX) of (hash, -hash, vote, -vote): if all hashes are equal, the first two results add up to 0."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, messages: Messages) -> None:
+        super().__init__(messages, comm.rank, comm.size)
         self._comm = comm
         self._mine, self._all = array("q", [0] * 4), array("q", [0] * 4)
         self._arguments = ([self._mine, 4, MPI.INT64_T], [self._all, 4, MPI.INT64_T], MPI.MAX)
@@ -35,18 +35,3 @@ class Agreement(_agreement.Agreement):
     def _result(self) -> tuple[bool, Votes]:
         found = self._all
         return not found[0] + found[1], Votes(found[2], -found[3])
-
-    def _exchange_texts(self, text: bytes) -> _Texts:
-        return _Texts(self._comm, text)
-
-
-class _Texts:
-    def __init__(self, comm: MPI.Intracomm, text: bytes) -> None:
-        self._mine, self._all = text, bytearray(TEXT_LENGTH * comm.size)
-        self._request = comm.Iallgather([text, TEXT_LENGTH, MPI.BYTE], [self._all, TEXT_LENGTH, MPI.BYTE])
-
-    def are_complete(self) -> bool:
-        return self._request.Test()
-
-    def all(self) -> bytes:
-        return bytes(self._all)

@@ -1,12 +1,9 @@
-"""The process group over MPI: its creation, and its point-to-point transfers."""
+"""The process group over MPI: its creation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-
-import torch
-from mpi4py import MPI
 
 from rankdeck.c10d import _group
 from rankdeck.c10d._background import name_ranks
@@ -15,7 +12,7 @@ from rankdeck.c10d._mpi import tensors as mpi_tensors
 from rankdeck.c10d._mpi.agreement import Agreement
 from rankdeck.c10d._mpi.collectives import Collectives
 from rankdeck.c10d._mpi.job import Job, meet
-from rankdeck.c10d._mpi.tensors import Block, memory, unit
+from rankdeck.c10d._mpi.messages import Messages
 from rankdeck.c10d._operations import Operations
 
 _BARRIER_TAGS = 32768  # monitored barriers use these tags one after the other; every MPI allows this number
@@ -26,6 +23,7 @@ class ProcessGroup(_group.ProcessGroup):
 
     def __init__(self, job: Job, name: str, ranks: Sequence[int], timeout: float) -> None:
         comm, transfers = job.form(name, ranks, timeout)
+        messages = Messages(transfers, job.largest_tag)
 
         def free() -> None:
             comm.Free()
@@ -35,10 +33,11 @@ class ProcessGroup(_group.ProcessGroup):
             comm.rank,
             comm.size,
             Collectives(comm),
-            Operations(job, name, comm.rank, Agreement(comm), free, timeout),
+            Operations(job, name, comm.rank, Agreement(comm, messages), free, timeout),
+            messages,
             mpi_tensors.takes_cuda(),
         )
-        self._comm, self._transfers = comm, transfers
+        self._comm = comm
         self._barriers = 0
 
     @classmethod
@@ -65,36 +64,3 @@ class ProcessGroup(_group.ProcessGroup):
     def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
         self._barriers += 1
         return meet(self._comm, range(self.size()), self._barriers % _BARRIER_TAGS, seconds, name_all)
-
-    def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Request:
-        with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
-            return _Request(self._transfers.Isend([memory(host), 1, datatype], dest=rank, tag=tag))
-
-    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Request:
-        source = MPI.ANY_SOURCE if rank is None else rank
-        with Block(unit(host), host.numel()) as datatype:
-            return _Request(self._transfers.Irecv([memory(host), 1, datatype], source=source, tag=tag), host.nbytes)
-
-
-class _Request:
-    """A transfer over MPI; methods: see `_work.Request`. `size`: bytes that must arrive; None: it is sent."""
-
-    def __init__(self, request: MPI.Request, size: int | None = None) -> None:
-        self._request, self._status, self._size = request, MPI.Status(), size
-
-    @property
-    def source(self) -> int:
-        return self._status.source
-
-    def is_done(self) -> bool:
-        if not self._request.Test(self._status):
-            return False
-        size, self._size = self._size, None
-        if size is not None and not self._status.Is_cancelled():
-            came = self._status.Get_elements(MPI.BYTE)
-            if came not in (size, MPI.UNDEFINED):
-                raise ValueError(f"{came} bytes came for a tensor of {size}")
-        return True
-
-    def cancel(self) -> None:
-        self._request.Cancel()

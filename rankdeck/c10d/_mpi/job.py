@@ -39,15 +39,15 @@ class Job(Background):
     seconds."""
 
     def __init__(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
         self.trouble = ""  # why MPI can't be finalised; empty if it can
         self._uncaught = False
-        self._comm, request = MPI.COMM_WORLD.Idup()
-        if not poll(request.Test, lambda: time.monotonic() > deadline):
-            self.trouble = "not all ranks called init_process_group"
+        world = MPI.COMM_WORLD
+        self.largest_tag = int(world.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_UB)
+        if missing := meet(world, range(world.size), self.largest_tag, timeout):
+            self.trouble = f"{name_ranks(missing)} did not call init_process_group"
             raise dist.DistBackendError(f"{self.trouble} within {timeout:g} s")
+        self._comm = world.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._largest_tag = int(self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_UB)
         super().__init__("rankdeck mpi")
         self._excepthook = sys.excepthook
         sys.excepthook = self._see_exception
@@ -67,7 +67,7 @@ class Job(Background):
         """Creates the communicators of a group. All members must call this, and no other ranks. `name`: unique among groups of these ranks that
         form at the same time. Returns one communicator for collectives, and one for point-to-point operations.
         Raises torch.distributed.DistBackendError: members are missing; the message names them."""
-        tag = zlib.crc32(f"{name} {list(ranks)}".encode()) % self._largest_tag
+        tag = zlib.crc32(f"{name} {list(ranks)}".encode()) % self.largest_tag
         missing = meet(self._comm, ranks, tag, timeout)
         if missing:
             self.trouble = f"process group {name!r} could not be made"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 import sys
 from collections.abc import Mapping
 
@@ -10,6 +12,8 @@ from rankdeck.c10d._mpi.segments import own_folder
 
 _LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "openmpi", "PMI_SIZE": "mpich"}
 """Where mpirun (Open MPI; MPICH's Hydra and relatives) puts the number of ranks, and mpi4py's name of its library."""
+
+_MPICH, _DEBIANS_MPICH = "libmpi.so.12", "libmpich.so.12"
 
 _owns = False
 
@@ -30,11 +34,12 @@ def load() -> None:
             kind = next((kind for name, kind in _LAUNCHERS.items() if name in os.environ), None)
             if kind:  # mpi4py's wheel would load the first library that it finds
                 os.environ["MPI4PY_MPIABI"] = kind
+        _rename_mpich()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise RuntimeError(
-            f"mpi4py finds no MPI library ({error}): install Open MPI or MPICH, or let MPI4PY_LIBMPI name its libmpi"
+            f"mpi4py finds no MPI library ({error}): install Open MPI or MPICH, or name the folder of its libmpi in LD_LIBRARY_PATH"
         ) from error
     if MPI.Is_finalized():
         raise RuntimeError("MPI is finalised already, and can't be initialised again in this process")
@@ -50,6 +55,47 @@ def load() -> None:
     check_world(MPI.COMM_WORLD.size, os.environ, MPI.Get_library_version().partition(",")[0].strip())
 
 
+def _rename_mpich() -> None:
+    """Lets mpi4py's wheel find Debian's MPICH: it needs a library of the name `libmpi.so.12`, and Debian's is `libmpich.so.12`. So that one
+    is loaded for everybody, and beside it an empty library of the wanted name."""
+    wanted = os.environ.get("MPI4PY_LIBMPI", "")
+    if os.environ.get("MPI4PY_MPIABI", "") != "mpich" and "mpich" not in os.path.basename(wanted):
+        return
+    for name, mode in ((_MPICH, ctypes.DEFAULT_MODE), (wanted or _DEBIANS_MPICH, ctypes.RTLD_GLOBAL)):
+        try:
+            ctypes.CDLL(name, mode)
+        except OSError:
+            continue
+        break
+    else:
+        return  # mpi4py says what is missing
+    if name != _MPICH:
+        with os.fdopen(os.memfd_create(_MPICH), "wb") as file:
+            file.write(_empty_library(_MPICH))
+            file.flush()
+            ctypes.CDLL(f"/proc/self/fd/{file.fileno()}")
+
+
+def _empty_library(name: str) -> bytes:
+    """Returns the file of a shared library (64-bit ELF, of this machine) that has a name and nothing else."""
+    with open("/proc/self/exe", "rb") as file:
+        start = file.read(20)  # class, byte order and machine of this process
+    names = b"\0" + name.encode() + b"\0"
+    names += bytes(-len(names) % 8)
+    at_names = 64 + 2 * 56  # behind the header and two program headers
+    at_symbols = at_names + len(names)  # one symbol of 24 bytes, which is none
+    at_hash = at_symbols + 24
+    at_dynamic = at_hash + 24
+    tags = ((14, 1), (5, at_names), (10, len(names)), (6, at_symbols), (11, 24), (4, at_hash), (0, 0))
+    size = 16 * len(tags)
+    end = at_dynamic + size
+    header = start[:16] + struct.pack("=H2sIQQQIHHHHHH", 3, start[18:20], 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    load = struct.pack("=IIQQQQQQ", 1, 6, 0, 0, 0, end, end, 1 << 16)
+    dynamic = struct.pack("=IIQQQQQQ", 2, 6, at_dynamic, at_dynamic, at_dynamic, size, size, 8)
+    rest = bytes(24) + struct.pack("=6I", 1, 1, 0, 0, 0, 0) + b"".join(struct.pack("=qQ", *tag) for tag in tags)
+    return header + load + dynamic + names + rest
+
+
 def is_ours() -> bool:
     """Whether `load` initialised MPI, so that rankdeck finalises it too."""
     return _owns
@@ -63,8 +109,8 @@ def check_world(size: int, environment: Mapping[str, str], library: str) -> None
         if started.isdigit() and int(started) != size:
             raise RuntimeError(
                 f"mpi4py uses another MPI library than mpirun: {name} says {started} ranks, but {library} sees {size}, so that "
-                "every rank would be alone. Let MPI4PY_LIBMPI name the libmpi that belongs to mpirun (or MPI4PY_MPIABI its "
-                "kind: openmpi or mpich), or start the ranks with the mpirun of that library"
+                "every rank would be alone. Let MPI4PY_MPIABI name the kind of mpirun's library (openmpi or mpich) and LD_LIBRARY_PATH "
+                "its folder, or start the ranks with the mpirun of that library"
             )
     wanted = environment.get("WORLD_SIZE", "")
     if wanted.isdigit() and int(wanted) != size:

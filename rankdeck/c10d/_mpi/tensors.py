@@ -4,7 +4,7 @@ uses a datatype of the item's size, so that every dtype works."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,14 @@ def memory(tensor: torch.Tensor) -> MPI.buffer:
 
 def buffer(tensor: torch.Tensor, datatype: MPI.Datatype) -> list[Any]:
     return [memory(tensor), tensor.numel(), datatype]
+
+
+def start(host: torch.Tensor, call: Callable[[Any], MPI.Request]) -> MPI.Request:
+    """Starts a transfer of a whole tensor. `call` gets it as MPI's buffer."""
+    if host.numel() <= COUNT_LIMIT:
+        return call([memory(host), host.numel(), unit(host)])
+    with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
+        return call([memory(host), 1, datatype])
 
 
 def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:

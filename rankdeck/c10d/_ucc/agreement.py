@@ -8,11 +8,10 @@ import zlib
 from collections.abc import Callable
 
 from rankdeck.c10d import _agreement
-from rankdeck.c10d._agreement import TEXT_LENGTH
 from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.context import Call, Team, UccError, make_arguments
 from rankdeck.c10d._ucc.peers import Peers
-from rankdeck.c10d._work import Votes
+from rankdeck.c10d._work import Messages, Votes
 
 _MISSING = -1
 """In the place of a rank whose data has not arrived. No hash is negative."""
@@ -21,7 +20,8 @@ _MISSING = -1
 class Agreement(_agreement.Agreement):
     """Lets all ranks of a team announce an operation. Raises PeerGoneError if a rank's process has ended meanwhile."""
 
-    def __init__(self, team: Team, peers: Peers) -> None:
+    def __init__(self, team: Team, peers: Peers, messages: Messages) -> None:
+        super().__init__(messages, team.rank, team.size)
         self._team, self._peers = team, peers
         self._mine = (ctypes.c_int64 * 2)()
         self._all = (ctypes.c_int64 * (2 * team.size))()
@@ -66,9 +66,6 @@ class Agreement(_agreement.Agreement):
             raise UccError(f"UCC reports success, but the data of ranks {silent} is missing")
         return False, Votes(0, 0)
 
-    def _exchange_texts(self, text: bytes) -> _Texts:
-        return _Texts(self._team, text)
-
     def free(self) -> None:
         self._call.free()
 
@@ -78,20 +75,3 @@ class Agreement(_agreement.Agreement):
         except BaseException:
             self._team.context.broken = True
             raise
-
-
-class _Texts:
-    def __init__(self, team: Team, text: bytes) -> None:
-        self._mine = ctypes.create_string_buffer(text, TEXT_LENGTH)
-        self._all = ctypes.create_string_buffer(TEXT_LENGTH * team.size)
-        self._call = team.call(
-            api.ALLGATHER,
-            src=api.BufferInfo(ctypes.addressof(self._mine), TEXT_LENGTH, api.INT8, api.HOST),
-            dst=api.BufferInfo(ctypes.addressof(self._all), len(self._all), api.INT8, api.HOST),
-        )
-
-    def are_complete(self) -> bool:
-        return self._call.is_done()
-
-    def all(self) -> bytes:
-        return self._all.raw

@@ -16,7 +16,8 @@ from rankdeck.c10d._ucc.agreement import Agreement
 from rankdeck.c10d._ucc.collectives import Collectives
 from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.peers import PeerGoneError, Peers
-from rankdeck.c10d._ucc.transfers import Transfer
+from rankdeck.c10d._ucc.process import Place
+from rankdeck.c10d._ucc.transfers import TAGS, Transfer
 
 _ARRIVAL_TIME, _ARRIVAL_LOOKS = 0.1, 20
 """Seconds, and looks, that a transfer continues at least after the process at its other end has ended, because its data may have arrived.
@@ -33,7 +34,8 @@ class ProcessGroup(_group.ProcessGroup):
         seconds = timeout.total_seconds()
         process = ucc_process.join()
         self._place = place = process.form(name, store, rank, size, seconds)
-        agreement = Agreement(place.team, place.peers)
+        messages = Messages(place, rank)
+        agreement = Agreement(place.team, place.peers, messages)
 
         def free() -> None:
             place.peers.close()
@@ -41,7 +43,7 @@ class ProcessGroup(_group.ProcessGroup):
             place.team.free()
 
         operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
-        super().__init__(rank, size, Collectives(place.team), operations)
+        super().__init__(rank, size, Collectives(place.team), operations, messages)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
     def abort(self) -> None:
@@ -57,14 +59,24 @@ class ProcessGroup(_group.ProcessGroup):
             return error.ranks if name_all else error.ranks[:1]
         return []
 
-    def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Message:
-        place = self._place
-        transfers = place.team.context.transfers
-        return _Message(transfers.send(host, place.members[rank], place.number, self.rank(), tag), place.peers, rank)
 
-    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Message:
+class Messages:
+    """Point-to-point transfers over UCX; methods: see `_work.Messages`. `rank`: this rank's."""
+
+    tags = TAGS
+
+    def __init__(self, place: Place, rank: int) -> None:
+        self._place, self._rank, self._transfers = place, rank, place.team.context.transfers
+
+    def send(self, host: torch.Tensor, rank: int, tag: int) -> _Message:
         place = self._place
-        return _Message(place.team.context.transfers.receive(host, place.number, rank, tag), place.peers, rank)
+        return _Message(
+            self._transfers.send(host, place.members[rank], place.number, self._rank, tag), place.peers, rank
+        )
+
+    def receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Message:
+        place = self._place
+        return _Message(self._transfers.receive(host, place.number, rank, tag), place.peers, rank)
 
 
 class _Message:

@@ -10,6 +10,8 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_voi
 
 import torch
 
+from rankdeck.c10d._arguments import DTYPES_OF_A_TAG
+from rankdeck.c10d._tensors import DTYPES
 from rankdeck.c10d._ucc import api
 from rankdeck.c10d._ucc.exchange import Exchange
 from rankdeck.c10d._ucc.library import Library
@@ -17,7 +19,7 @@ from rankdeck.c10d._ucc.library import Library
 _LIBRARY = "libucp.so.0"  # UCC has loaded it, so this name finds the same file
 _API = (1, 10)  # the first version with ucp_request_param_t
 
-_TAGS, _WORLDS = 1 << 32, 1 << 16  # ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag
+TAGS, _WORLDS = 1 << 32, 1 << 16  # ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag
 
 _IN_PROGRESS, _CANCELED = 1, -16
 _NO_IMMEDIATE_COMPLETION, _MEMORY_TYPE = 1 << 16, 1 << 6
@@ -90,17 +92,18 @@ class Transfers:
             pointer = self._functions.ucp_tag_send_nbx(
                 endpoint, tensor.data_ptr(), _size(tensor), _tag(group, rank, tag), self._hint
             )
-        return Transfer(self, pointer, _size(tensor), is_receive=False)
+        return Transfer(self, pointer, tensor, tag, is_receive=False)
 
     def receive(self, tensor: torch.Tensor, group: int, rank: int | None, tag: int) -> Transfer:
         """Starts to receive into contiguous memory. `group`: number of the group. `rank`: the sender's rank in the group; None: any."""
-        everything = (1 << 64) - 1
-        mask = everything if rank is not None else everything & ~((_WORLDS - 1) * _TAGS)
+        mask = (1 << 64) - DTYPES_OF_A_TAG  # of any dtype: another one is an error, and not waited for
+        if rank is None:
+            mask &= ~((_WORLDS - 1) * TAGS)
         with self._lock:
             pointer = self._functions.ucp_tag_recv_nbx(
                 self._worker, tensor.data_ptr(), _size(tensor), _tag(group, rank or 0, tag), mask, self._hint
             )
-        return Transfer(self, pointer, _size(tensor), is_receive=True)
+        return Transfer(self, pointer, tensor, tag, is_receive=True)
 
     def _endpoint(self, member: int) -> c_void_p:
         if member not in self._endpoints:
@@ -118,8 +121,11 @@ class Transfers:
 class Transfer:
     """A message in progress. `pointer`: UCX's request, or the negative number of an error."""
 
-    def __init__(self, transfers: Transfers, pointer: int | None, size: int, is_receive: bool) -> None:
-        self._transfers, self._size, self._is_receive = transfers, size, is_receive
+    def __init__(
+        self, transfers: Transfers, pointer: int | None, tensor: torch.Tensor, tag: int, is_receive: bool
+    ) -> None:
+        self._transfers, self._size, self._is_receive = transfers, _size(tensor), is_receive
+        self._dtype = tag % DTYPES_OF_A_TAG
         self._received = _Received()
         self._is_cancelled = self._is_over = False
         number = ctypes.c_int64(pointer or 0).value
@@ -129,7 +135,7 @@ class Transfer:
 
     @property
     def source(self) -> int:
-        return int(self._received.sender_tag) // _TAGS % _WORLDS
+        return int(self._received.sender_tag) // TAGS % _WORLDS
 
     def is_done(self) -> bool:
         """Returns whether it has ended. Raises TransferError if it has failed."""
@@ -149,8 +155,13 @@ class Transfer:
         if status == _CANCELED and self._is_cancelled:
             return True
         transfers._check(status)
+        came = int(self._received.sender_tag) % DTYPES_OF_A_TAG
+        if self._is_receive and came != self._dtype:
+            raise TransferError(f"rank {self.source} has sent {DTYPES[came - 1] if came else 'another dtype'}")
         if self._is_receive and self._received.length != self._size:
-            raise TransferError(f"{self._received.length} bytes came for a tensor of {self._size}")
+            raise TransferError(
+                f"{self._received.length} bytes came from rank {self.source} for a tensor of {self._size}"
+            )
         return True
 
     def cancel(self) -> None:
@@ -164,4 +175,4 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def _tag(group: int, rank: int, tag: int) -> int:
-    return (group % _WORLDS * _WORLDS + rank) * _TAGS + tag % _TAGS
+    return (group % _WORLDS * _WORLDS + rank) * TAGS + tag % TAGS
