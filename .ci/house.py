@@ -33,10 +33,8 @@ class Limits:
 
     product: int
     tests: int
-    class_lines: int
-    """Lines of a class together with its parents of ours."""
-    loose_files: int
-    """Modules directly in a room."""
+    class_lines: int  # lines of a class together with its parents of ours
+    loose_files: int  # modules directly in a room
     like_things: list[str]
     """Rooms that are a folder of like things, such as one screen a file; they may have any number of files."""
 

@@ -17,12 +17,10 @@ from typing import Any
 from recipes import FEW
 
 ROOT = Path(__file__).resolve().parents[1]
-MAY_LACK = ("nccl", "ucc")
-"""Backends whose devices or libraries no package of ours brings."""
+MAY_LACK = ("nccl", "ucc")  # backends whose devices or libraries no package of ours brings
 
 SECONDS = 600
-MISSING = 3
-"""Exit status of a launch that can't begin."""
+MISSING = 3  # exit status of a launch that can't begin
 
 
 def rankdeck(*words: str, home: str) -> subprocess.CompletedProcess[str]:

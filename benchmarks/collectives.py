@@ -33,13 +33,9 @@ PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-ROUND = 0.1
-"""Seconds that a peer is measured in one round, more or less."""
-STEPS = 0.5
-"""The same for training steps."""
-
-Row = dict[str, float]
-"""Microseconds, by peer."""
+ROUND = 0.1  # seconds that a peer is measured in one round, more or less
+STEPS = 0.5  # the same for training steps
+Row = dict[str, float]  # microseconds, by peer
 
 
 # --- in a rank ----------------------------------------------------------------------------------------------------------------

@@ -35,16 +35,12 @@ from tests.cluster.nodes import Cluster  # noqa: E402
 from tests.slurm import lab  # noqa: E402
 from tests.support import wait_until  # noqa: E402
 
-FAN_OUT = 64
-"""Connections that a peer may open at one time: as many as there are nodes."""
+FAN_OUT = 64  # connections that a peer may open at one time: as many as there are nodes
 
 TRUE = ("true",)
 PYTHON = (sys.executable, "-I", "-c", "pass")
-LIMIT = 120.0
-"""Seconds that anything here may take."""
-
-Measured = dict[str, float]
-"""Seconds by what was started."""
+LIMIT = 120.0  # seconds that anything here may take
+Measured = dict[str, float]  # seconds by what was started
 
 
 def seconds_of(argv: list[str], **variables: str) -> float:

@@ -28,8 +28,7 @@ ranks_per_node = 2
 [recipe]
 script = "one.py"
 """
-SETTLE_TIME = 120.0
-"""Seconds in which everything has ended at last."""
+SETTLE_TIME = 120.0  # seconds in which everything has ended at last
 
 
 def own_processes(home: Path) -> list[int]:

@@ -22,8 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-OWN = ("summary.json", "plan.json", "profile.toml", "journal.jsonl")
-"""Files that name their run, or whose times matter."""
+OWN = ("summary.json", "plan.json", "profile.toml", "journal.jsonl")  # files that name their run, or whose times matter
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 

@@ -31,8 +31,7 @@ sys.stdout.flush()
 with open(sys.argv[2], "a") as file:
     file.write(f"{time.perf_counter() - begin}\\n")
 """
-PRINTED = "seconds.txt"
-"""Where each rank writes how long it has printed."""
+PRINTED = "seconds.txt"  # where each rank writes how long it has printed
 
 
 def rankdeck(script: Path, ranks: int, lines: int, folder: Path) -> None:

@@ -52,8 +52,7 @@ RUN = "scale-0001"
 FAILURES = 50
 FAILURE_PERIOD = 0.05
 KEYS = 50
-OPEN_FILES = 1024
-"""What a process may open where nobody has changed the limit: the supervisor has to cope with that."""
+OPEN_FILES = 1024  # what a process may open where nobody has changed the limit: the supervisor has to cope with that
 
 CONNECT = '(echo "$$ $1 $2" >"$0/door"); exec cat "$0/$1"'
 """Tells the process of the nodes whose pipes these are; then waits for it to end, without a word. The subshell is there since a

@@ -111,17 +111,13 @@ on_failure = "restart"
 max_restarts = 1000000
 """
 
-LIMIT = 180.0
-"""Seconds within which a run trains again after a fault; then a command is typed, and counted."""
-
-SLOW = 60.0
-"""Seconds after which the files of a run are kept, although it trains again."""
+LIMIT = 180.0  # seconds within which a run trains again after a fault; then a command is typed, and counted
+SLOW = 60.0  # seconds after which the files of a run are kept, although it trains again
 
 LEAVING_LIMIT = 120.0
 """Seconds within which a process that was stopped for good is replaced, and within which the processes of an ended run are gone."""
 
-FAULTS_OF_RUN = 12
-"""Faults after which a run ends and the next one starts."""
+FAULTS_OF_RUN = 12  # faults after which a run ends and the next one starts
 
 OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
 """Processes that rankdeck replaces when they are stopped for good."""

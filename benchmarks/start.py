@@ -78,8 +78,7 @@ reduced = stepped
 """
 """gloo's threads can stop an interpreter that ends by itself. The first step stands for the first all-reduce."""
 
-SETTLE_TIME = 120.0
-"""Seconds within which a standby is ready."""
+SETTLE_TIME = 120.0  # seconds within which a standby is ready
 
 
 class Times(NamedTuple):

@@ -17,8 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support import COMMAND, LIGHT, Deck  # noqa: E402
 
-LIMIT = 180.0
-"""Seconds for a run to start, and to end."""
+LIMIT = 180.0  # seconds for a run to start, and to end
 
 LOOP = """
 import os, signal, sys, time, zipfile

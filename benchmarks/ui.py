@@ -42,11 +42,8 @@ from tests.tui.fake_engine import FakeClient, FakeEngine, FakeRun  # noqa: E402
 
 RUN = "flood-0001"
 UPDATES_HZ = 10
-STEPS_HZ = 5
-"""Steps, and so points of loss and of throughput, that each rank reports in a second."""
-
-USAGE_SECONDS = 3
-"""Seconds between two reports of processor time, memory and I/O, as an agent makes them."""
+STEPS_HZ = 5  # steps, and so points of loss and of throughput, that each rank reports in a second
+USAGE_SECONDS = 3  # seconds between two reports of processor time, memory and I/O, as an agent makes them
 
 KEYS = 100
 STARTS = 9

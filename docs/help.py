@@ -16,8 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 DOCUMENT = ROOT / "docs" / "help.md"
 
-WIDTH = 100
-"""Columns of the text."""
+WIDTH = 100  # columns of the text
 
 from engine.commands.cli import cli  # noqa: E402
 

@@ -21,8 +21,7 @@ TUTORIAL = FOLDER.parent / "tutorial.md"
 MISTAKE = "    if step == 20 and dist.get_rank() == 1:\n        time.sleep(3600)\n"
 """What hangs in the script of the tutorial."""
 SIZE = (112, 34)
-STEP = 150
-"""Far enough for curves to be seen."""
+STEP = 150  # far enough for curves to be seen
 
 
 async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: float = 600) -> None:

@@ -24,8 +24,7 @@ PACKAGES = ("engine", "tui", "rankdeck")
 SPLIT = ("engine", "engine.core", "engine.supervisor", "tui", "rankdeck")
 """Packages whose folders are rooms of their own. Folders below a room belong to this room."""
 
-Graph = dict[str, set[str]]
-"""Rooms, each with the rooms that it imports from."""
+Graph = dict[str, set[str]]  # rooms, each with the rooms that it imports from
 
 # --- rooms -------------------------------------------------------------------------------------------------------------------
 

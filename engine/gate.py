@@ -62,11 +62,8 @@ class Permit(msgspec.Struct, frozen=True):
         return "/" if self.closed else None
 
 
-CLOSED = Permit(may_start=False)
-"""For a profile that somebody else may have written."""
-
-LAUNCHED = Permit(may_start=True)
-"""For a profile that the user has launched or trusted, and for runs."""
+CLOSED = Permit(may_start=False)  # for a profile that somebody else may have written
+LAUNCHED = Permit(may_start=True)  # for a profile that the user has launched or trusted, and for runs
 
 
 def which(program: str, path: str | None = None) -> str | None:

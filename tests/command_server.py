@@ -38,8 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 """Beginnings of variables that a Python, or its C library, reads at its start only."""
 
-ROOM = {"ROOM": "x" * (1 << 16)}
-"""Of a server's environment: where forked processes show their own."""
+ROOM = {"ROOM": "x" * (1 << 16)}  # of a server's environment: where forked processes show their own
 
 
 class Request(NamedTuple):

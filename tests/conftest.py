@@ -28,8 +28,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")  # on a busy machine an example may take any time
 
-os.environ["VIRTUAL_ENV"] = sys.prefix
-"""Ranks of tests run this Python, whatever is on the PATH."""
+os.environ["VIRTUAL_ENV"] = sys.prefix  # ranks of tests run this Python, whatever is on the PATH
 
 FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES")
 """Variables of whoever runs the tests, which ranks or the command would see."""

@@ -25,11 +25,9 @@ BIN = Path(__file__).with_name("bin")
 class Call(NamedTuple):
     """One call of ssh."""
 
-    argv: list[str]
-    """The words after `ssh`."""
+    argv: list[str]  # the words after `ssh`
     host: str
-    command: str
-    """What the shell over there gets."""
+    command: str  # what the shell over there gets
 
 
 class FakeSsh:

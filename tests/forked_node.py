@@ -47,11 +47,8 @@ STARTUP = (
 )
 """Beginnings of variables that a process reads when it starts, or when it imports torch."""
 
-OF_NCCL = "TORCH_NCCL_"
-"""Beginning of those that are read when a group is made."""
-
-HIGH = 512
-"""Descriptors from here on are free in every process of tests."""
+OF_NCCL = "TORCH_NCCL_"  # beginning of those that are read when a group is made
+HIGH = 512  # descriptors from here on are free in every process of tests
 
 
 def startup_variables(environment: Mapping[str, str]) -> dict[str, str]:

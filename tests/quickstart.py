@@ -10,8 +10,7 @@ from tests.support import ROOT, entries
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "32")
 """Arguments for a model whose steps take milliseconds."""
 
-UNHURRIED = entries("quickstart", "unhurried")
-"""Runs a recipe whose steps wait instead of computing."""
+UNHURRIED = entries("quickstart", "unhurried")  # runs a recipe whose steps wait instead of computing
 
 
 def unhurried(write_script: WriteScript, *words: str) -> dict[str, Any]:

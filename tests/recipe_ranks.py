@@ -43,12 +43,9 @@ SERIES = entries("recipe_ranks", "series")
 class Ran(NamedTuple):
     """How the ranks of a recipe have ended."""
 
-    statuses: list[int]
-    """By rank; over MPI that of mpirun alone."""
-    outputs: list[str]
-    """What each rank has printed; errors come last over MPI and UCC."""
-    metrics: list[list[dict[str, Any]]]
-    """Of each rank, the lines that `rankdeck.log` wrote; over MPI and UCC none."""
+    statuses: list[int]  # by rank; over MPI that of mpirun alone
+    outputs: list[str]  # what each rank has printed; errors come last over MPI and UCC
+    metrics: list[list[dict[str, Any]]]  # of each rank, the lines that `rankdeck.log` wrote; over MPI and UCC none
 
     def final(self, name: str) -> float:
         """The figure in the only line `final NAME FIGURE` of rank 0. No other rank has one."""

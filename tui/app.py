@@ -251,7 +251,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.push_screen(screen)
 
     def profile_saved(self, name: str) -> None:
-        self._home.lists.choose_later(name)
+        self._home.lists.wanted = name
 
     def launch(self, profile: Profile) -> None:
         if not self._launching:

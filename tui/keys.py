@@ -73,47 +73,35 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _read() -> tuple[dict[str, str], tuple[Key, ...]]:
-    """The places with their headings, and the keys."""
+def _read() -> tuple[dict[str, str], dict[str, tuple[str, ...]], tuple[Key, ...]]:
     places: dict[str, str] = {}
+    first: dict[str, tuple[str, ...]] = {}
     keys: list[Key] = []
     for line in TABLE.read_text("utf-8").splitlines():
         match line.split("\t"):
-            case [place, heading]:
-                places[place] = heading
             case [id, names, action, lists, label, help]:
                 keys.append(Key(id, names, action, tuple(lists.split()), label, help))
-    return places, tuple(keys)
+            case [place, heading, *ids]:
+                places[place] = heading
+                first[place] = tuple(" ".join(ids).split())
+    return places, first, tuple(keys)
 
 
-PLACES, KEYS = _read()  # the places in the order of the help screen, with its headings; and all keys
+PLACES, FOOTER_FIRST, KEYS = _read()
+"""The places with their headings, in the order of the help screen; the keys that the footer shows first; and all keys."""
 
 
-FOOTER_FIRST: dict[str, tuple[str, ...]] = {
-    "table": (
-        "ranks.log", "run.search", "run.why", "run.restart", "run.by_node", "run.stacks", "run.log", "run.stop", "run.bench", "run.curves", "run.kill",
-        "run.chart", "run.events",
-    ),
-    "chart": (
-        "chart.next", "chart.choose", "chart.smooth", "chart.log", "chart.zoom", "chart.panels", "chart.time", "chart.save", "run.why", "run.restart",
-    ),
-    "nodes": ("ranks.log", "nodes.measure", "run.by_node", "run.why", "run.restart"),
-    "log": (
-        "run.search", "run.filter_log", "run.next", "log.errors", "run.why", "run.restart", "run.all", "run.follow", "log.fold", "log.levels",
-    ),
-}  # fmt: skip
-"""Keys that the footer shows first while a place has the focus; the other keys follow in the order of the table."""
+def _name(action: str) -> str:
+    """The name of an action that a binding writes as `screen.launch` or `pane('log')`."""
+    return action.partition("(")[0].rpartition(".")[2]
 
-CHANGING = frozenset({
-    "launch", "launch_again", "change_run", "change_arguments", "restart", "kill", "stop", "editor", "save", "save_as", "remove", "star",
-    "log_editor", "note", "new_profile", "import_command", "edit_profile", "duplicate_profile",
-})  # fmt: skip
-"""Actions that start, change or end something, or lead to that: an app that only watches has none of them."""
+
+_CHANGING = {_name(key.action) for key in KEYS if "changes" in key.lists}
 
 
 def changes_something(action: str) -> bool:
-    """Whether an action, as a binding names it (`screen.launch`, `pane('log')`), is one of `CHANGING`."""
-    return action.partition("(")[0].rpartition(".")[2] in CHANGING
+    """Whether an action, as a binding names it, starts, changes or ends something, or leads to that, also from another screen."""
+    return _name(action) in _CHANGING
 
 
 def rebound(key: Key, keymap: Mapping[str, str]) -> Key:

@@ -16,8 +16,7 @@ from engine.core.plan.environment import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 from engine.gate import Permit
 
-AUTOMATIC = ("nccl", "gloo")
-"""Backends that `auto` tries, in this order; see decision 16."""
+AUTOMATIC = ("nccl", "gloo")  # backends that `auto` tries, in this order; see decision 16
 
 AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 

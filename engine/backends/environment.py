@@ -16,11 +16,8 @@ from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 
-MIN_LIKENESS = 0.5
-"""Similarity for suggesting a name instead of one that does not exist."""
-
-MAX_VALUE = 40
-"""Characters of a value in a message."""
+MIN_LIKENESS = 0.5  # similarity for suggesting a name instead of one that does not exist
+MAX_VALUE = 40  # characters of a value in a message
 
 _NAMES = frozenset().union(*(family.names for family in FAMILIES))
 

@@ -9,11 +9,8 @@ from engine.installed import LIBRARY
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 
-PROGRAM = (LIBRARY / "c10d/_ucc/library.py").read_text()
-"""Prints whether Python can load libucc."""
-
-_PREFIX = "ucc: "
-"""Beginning of its output."""
+PROGRAM = (LIBRARY / "c10d/_ucc/library.py").read_text()  # prints whether Python can load libucc
+_PREFIX = "ucc: "  # beginning of its output
 
 _START_TOGETHER = "with ucc all ranks start together"
 """Decision 15: the libraries may abort when surviving ranks create a group again."""

@@ -23,8 +23,7 @@ from engine.linux.sockets import peer_of
 from engine.runs.paths import RunPaths
 from engine.runs.record import JobPlace, place_elsewhere, socket_of
 
-MAX_LINE = 1 << 28
-"""Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
+MAX_LINE = 1 << 28  # bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks
 
 MARK = b"\0RANKDECK-RELAY 1\n"
 

@@ -19,7 +19,7 @@ def start_early() -> None:
     global waiting
     try:
         for stream in range(3):
-            os.fstat(stream)  # the pipes must not take the place of a closed one
+            os.fstat(stream)  # else a pipe would take the place of a stream that is closed
         # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
         waiting = subprocess.Popen(
             [sys.executable, "-P", str(COMMAND), "supervise"],

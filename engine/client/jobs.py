@@ -1,6 +1,7 @@
 """Runs that were submitted as jobs: whether they wait, where they are, and what ended them.
 
-`engine.runs.replay` and `engine.runs.ends.ending` are imported where a job is met: they import most of the core, and every command would wait.
+`engine.runs.replay` and `engine.runs.ends.ending` are imported only where there is a job: they
+import most of the core, which would slow every command down.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
 from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words
+from engine.core.plan.plan import LaunchPlan
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
-from engine.runs.listing import summaries, summarise
+from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
-from engine.runs.record import Submitted, read_plan, read_submitted
+from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
 
-NEW_JOB = 10.0
-"""Seconds after its submission in which a job that squeue does not show may still appear."""
+NEW_JOB = 10.0  # seconds after its submission in which a job that squeue does not show may still appear
 
 
 def runs_and_jobs() -> list[RunSummary]:
@@ -109,6 +110,33 @@ def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
         known = msgspec.structs.replace(submitted, at=time.time(), next=number, fruitless=0)
         replace_file(paths.job, msgspec.json.encode(known))
     return f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {number} continues the run as its next attempt"
+
+
+def continue_requeued(place: JobPlace, profile: bytes, plan: LaunchPlan) -> RunPaths | None:
+    """Lets the run go on that this job has launched before Slurm has put it back into the queue.
+
+    Args:
+        place: in the job.
+        profile: text of the launched profile, with its arguments.
+        plan: on the nodes that the job has now.
+
+    Returns:
+        The run, which waits for a supervisor; None: there is none, or it has succeeded, or this job has continued it already.
+    """
+    from engine.runs.ends.ending import REQUEUE, lock_of_lost, write_queued
+
+    for paths in reversed(all_runs()):
+        known = read_submitted(paths)
+        if known is None or not known.by_user or known.job != place.job or known.restarts >= place.restarts:
+            continue
+        before = read_plan(paths)
+        is_same = (before.program, before.workdir, before.world_size) == (plan.program, plan.workdir, plan.world_size)
+        if is_same and paths.profile.read_bytes() == profile and summarise(paths).state != "succeeded":
+            with lock_of_lost(paths):
+                write_queued(paths, place.job, REQUEUE)
+            replace_plan(paths, plan)
+            return paths
+    return None
 
 
 def awaited_job(paths: RunPaths, submitted: Submitted) -> str:

@@ -20,7 +20,7 @@ from engine.planning import make as planning
 from engine.planning.trust import of_launch, trust
 from engine.runs.listing import new_run
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted
+from engine.runs.record import Submitted, place_here
 
 
 class Begun(NamedTuple):
@@ -31,6 +31,11 @@ class Begun(NamedTuple):
     is_supervised: bool
 
 
+def profile_text(profile: Profile) -> bytes:
+    """A profile as its run keeps it."""
+    return tomli_w.dumps(to_toml_data(profile)).encode()
+
+
 def begin_launch(
     profile: Profile,
     places: Places | None = None,
@@ -38,7 +43,7 @@ def begin_launch(
     cold: bool = False,
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
-    """Makes a new run. It imports neither asyncio nor what follows a run, so that ranks start sooner.
+    """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a run, so that ranks start sooner.
 
     Args:
         places: Places of its keys, for errors.
@@ -49,13 +54,18 @@ def begin_launch(
         RankdeckError: nothing was launched.
         OSError: likewise, for example because the disk is full.
     """
-    plan = planning.make_plan(profile, LAUNCHED, places=places)
+    plan, text = planning.make_plan(profile, LAUNCHED, places=places), profile_text(profile)
     trust(of_launch(profile))
+    if (place := place_here()) is not None and place.restarts:
+        from engine.client.jobs import continue_requeued  # not needed for other runs
+
+        if (again := continue_requeued(place, text, plan)) is not None:
+            return Begun(again, plan, is_supervised=False)
     if cold:
         plan = msgspec.structs.replace(plan, linger=0.0)
     paths = new_run(profile.name)
     try:
-        replace_file(paths.profile, tomli_w.dumps(to_toml_data(profile)).encode())
+        replace_file(paths.profile, text)
         replace_file(paths.plan, msgspec.json.encode(plan))
     except OSError:  # a full disk
         shutil.rmtree(paths.folder, ignore_errors=True)

@@ -49,11 +49,8 @@ MAX_STARTS, START_WINDOW = 8, 60.0
 CONNECT_TIME, MAX_FAILURES = 30.0, 3
 """Seconds in which a supervisor that another process starts must listen, and failed starts after which a client gives up."""
 
-QUEUE_PERIOD = 5.0
-"""Seconds between two looks at a run that waits in a queue."""
-
-JOB_TIME, JOB_PERIOD = 60.0, 0.5
-"""Seconds in which the supervisor in a job that runs answers, and between two tries."""
+QUEUE_PERIOD = 5.0  # seconds between two looks at a run that waits in a queue
+JOB_TIME, JOB_PERIOD = 60.0, 0.5  # seconds in which the supervisor in a job that runs answers, and between two tries
 
 START_TIME = 60.0
 """Seconds that a signal waits for a rank that is about to start, on a busy machine too. It may print before the supervisor knows of its
@@ -146,8 +143,7 @@ class LocalRun:
             words = await asyncio.to_thread(look, self.paths, submitted)
             if time.monotonic() > end:
                 raise SupervisorError(
-                    f"the supervisor of {self.run} does not answer, and {words}",
-                    hint=f"{system.SHOW} {submitted.job}",
+                    f"the supervisor of {self.run} does not answer, and {words}", hint=f"{system.SHOW} {submitted.job}"
                 )
             await asyncio.sleep(JOB_PERIOD)
 

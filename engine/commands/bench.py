@@ -35,14 +35,9 @@ from engine.runs.listing import all_runs, find_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_results, read_summary
 
-POLL = 0.2
-"""Seconds between two reads of new results."""
-
-EARLIER = 200
-"""How many of the newest runs are searched for an earlier one with the same layout."""
-
-NO_LIMIT = 1 << 20
-"""Width of a line, in cells, when the output is not a terminal."""
+POLL = 0.2  # seconds between two reads of new results
+EARLIER = 200  # how many of the newest runs are searched for an earlier one with the same layout
+NO_LIMIT = 1 << 20  # width of a line, in cells, when the output is not a terminal
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -75,7 +70,10 @@ def make_profiles(
         UsageError: an unknown backend, node set or value.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    args = [word for name, value in given.items() for word in (f"--{name}", _checked(name, value))]
+    for argument in recipes()[RECIPE].arguments:
+        if argument.name in given and (problem := argument.problem(given[argument.name])):
+            raise UsageError(f"--{argument.name}: {problem}", hint="rankdeck bench --help says more")
+    args = [word for name, value in given.items() for word in (f"--{name}", value)]
     names = list(BACKENDS) if backends is None else [name.strip() for name in backends.split(",") if name.strip()]
     if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(f"unknown backend {unknown[0]!r}", hint=f"choose from: {', '.join(BACKENDS)}")
@@ -104,14 +102,6 @@ def _profile(backend: str, base: Profile | None, nodes: str | None, ranks: int |
         return profile_from_data(data, "bench")
     except ProfileError as error:
         raise UsageError(f"{error.key}: {error.reason}", hint=error.hint) from None
-
-
-def _checked(name: str, value: str) -> str:
-    """The value. Raises UsageError if the recipe does not accept it."""
-    argument = next(argument for argument in recipes()[RECIPE].arguments if argument.name == name)
-    if problem := argument.problem(value):
-        raise UsageError(f"--{name}: {problem}", hint="rankdeck bench --help says more")
-    return value
 
 
 # --- results of runs ---------------------------------------------------------------------------------------------------------
@@ -150,11 +140,8 @@ def _backend_of(paths: RunPaths) -> str:
 
 
 async def bench(profiles: Sequence[Profile]) -> tuple[list[Outcome], bool]:
-    """Launches one run after the other, and prints results on standard error as they arrive.
-
-    Returns:
-        The outcome of each backend, and whether the user interrupted it.
-    """
+    """Launches one run after the other, and prints results on standard error as they arrive. Returns the outcome of each backend, and
+    whether the user interrupted it."""
     interrupts, engine = BenchInterrupts(), LocalEngine()
     outcomes: list[Outcome] = []
     for profile in profiles:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from engine.commands.output import narrate, print_json, print_line, print_table
-from engine.core.checks.findings import CHECKS, Begun, Finding, Grid, State
+from engine.core.checks.findings import CHECKS, Begun, Finding, Grid, State, problem_words
 from engine.core.errors import CheckError
 
 MARKS: dict[State, tuple[str, str, str]] = {
@@ -18,11 +18,9 @@ MARKS: dict[State, tuple[str, str, str]] = {
 }
 """For each state of a check: its sign, the sign in ASCII, and the word beside it."""
 
-WIDEST = max(len(f"{sign} {word}") for sign, _, word in MARKS.values())
-"""Columns of a cell."""
-
-WIDTH = 80
-"""Columns of a table that has a choice."""
+WIDEST = max(len(f"{sign} {word}") for sign, _, word in MARKS.values())  # columns of a cell
+NONE = "no problems found"
+WIDTH = 80  # columns of a table that has a choice
 
 
 class Checklist:
@@ -42,7 +40,7 @@ class Checklist:
         self._grid.take(news)
         if len(self._grid.nodes) > 1 and news.node not in self._done and self._grid.is_complete(news.node):
             self._done.add(news.node)
-            narrate(f"{news.node}: {_verdict(self._grid.of(news.node))}")
+            narrate(f"{news.node}: {problem_words(self._grid.of(news.node)) or NONE}")
 
     def show(self) -> int:
         """Prints the result. Returns the exit status: 3 if a check failed, else 0."""
@@ -57,7 +55,7 @@ class Checklist:
                 print_line(f"{self._cell(finding)}  {finding.node}, {finding.check}: {finding.text}")
                 if finding.hint:
                     print_line(f"  {finding.hint}")
-            click.echo(f"\n{_verdict((*failures, *warnings))}")
+            click.echo(f"\n{problem_words((*failures, *warnings)) or NONE}")
         return CheckError.exit_status if failures else 0
 
     def _rows(self) -> Iterable[Sequence[str]]:
@@ -81,11 +79,3 @@ class Checklist:
     def _cell(self, finding: Finding | None) -> str:
         sign, in_ascii, word = MARKS[finding.state if finding else "skip"]
         return f"{in_ascii if self._ascii else sign} {word}".rstrip()
-
-
-def _verdict(findings: Sequence[Finding]) -> str:
-    """How many failures and warnings there are, in words."""
-    states = [finding.state for finding in findings]
-    counts = [(states.count("fail"), "failure"), (states.count("warn"), "warning")]
-    words = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts if number]
-    return ", ".join(words) or "no problems found"

@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.planning.profiles import find_profile, list_profiles
 from engine.runs.listing import find_run
 from engine.runs.settings import read_settings
+
+if TYPE_CHECKING:
+    from engine.client.protocols import EngineClient
 
 _COMMANDS = {
     "config": "config",
@@ -35,8 +39,7 @@ MODULES = {name: module for module, names in _COMMANDS.items() for name in names
 READERS = frozenset("clean compare export gc logs metrics profiles ps recipes runs status".split())
 """Commands that start no process. A damaged file of a run must not make them take the memory of a login node."""
 
-MOST_MEMORY = 4 << 30
-"""Bytes of memory that such a command may take: many times what it needs for the largest runs."""
+MOST_MEMORY = 4 << 30  # bytes of memory that such a command may take: many times what it needs for the largest runs
 
 EPILOG = """\b
 Start here:
@@ -91,28 +94,26 @@ def cli(
         if profile is not None and profile not in (entry.name for entry in list_profiles()):
             find_profile(profile)  # says what is wrong
             raise UsageError(f"the app lists profiles by name, and there is no profile {profile!r}")
-        ctx.exit(_open_app(ctx.obj, open_profile=profile))
+        ctx.exit(open_app(ctx.obj, open_profile=profile))
 
 
-def _open_app(
+def open_app(
     look: dict[str, bool],
     *,
     open_run: str | None = None,
     open_profile: str | None = None,
     browser: tuple[int, int] | None = None,
+    engine: EngineClient | None = None,
 ) -> int:
+    """Shows the app and returns the exit status. `engine`: None: this machine's."""
     if browser is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
     settings = read_settings()
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
-    from engine.client.engine import LocalEngine
+    from engine.client.engine import LocalEngine, ReadOnlyEngine
     from tui.start import run
 
-    engine = LocalEngine()
-    if look["read_only"]:
-        from engine.client.engine import ReadOnlyEngine
-
-        engine = ReadOnlyEngine()
+    engine = engine or (ReadOnlyEngine() if look["read_only"] else LocalEngine())
     return run(engine, settings, open_run=open_run, open_profile=open_profile, browser=browser, **look)
 
 
@@ -123,7 +124,7 @@ def attach(ctx: click.Context, run: str) -> None:
     """Open a run in the app. Without a terminal: print the output of its ranks."""
     found = find_run(run)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        ctx.exit(_open_app(ctx.obj, open_run=found.run))
+        ctx.exit(open_app(ctx.obj, open_run=found.run))
     import asyncio
 
     from engine.client.run import LocalRun
@@ -163,7 +164,7 @@ def in_browser(ctx: click.Context, *, columns: int, lines: int) -> None:
     import textual.constants  # noqa: F401 - reads it
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a launch would pass it on
-    ctx.exit(_open_app(ctx.obj, browser=(columns, lines)))
+    ctx.exit(open_app(ctx.obj, browser=(columns, lines)))
 
 
 @cli.command()

@@ -13,8 +13,7 @@ from engine.core.views.comparison import Side, Topic, code_difference, compare
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
 
-MAX_CELL = 50
-"""Characters of a value in the table; JSON has all of them."""
+MAX_CELL = 50  # characters of a value in the table; JSON has all of them
 
 
 def compare_runs(runs: Sequence[RunPaths], *, code: bool, show_secrets: bool, as_json: bool) -> None:

@@ -35,48 +35,27 @@ HEAD, TAIL = 1 << 19, 1 << 22
 MIDDLE = 1 << 29
 """Bytes before the end that are searched for tracebacks: a rank may have failed long before the others ended."""
 
-MOST_BLOCKS = 8
-"""Blocks between beginning and end that are kept because they have tracebacks."""
-
-MOST_FILES = 4096
-"""Most files of one job."""
-
-LEAST = 1 << 16
-"""Bytes read of each file at least, if there are many."""
-
-OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)
-"""Bytes read of the end of a rank's stdout and stderr."""
-
-WORDLESS = ("exit", "lost", "start")
-"""Causes without an explanation, for which mpirun's log may have a better one."""
-
-BLOCK = 1 << 18
-"""Bytes read at a time."""
-
-MOST_TAILS = 256
-"""Most ranks whose output is read; those that failed first come first."""
-
-LAST_LINES = 15
-"""Lines shown if no known failure was found."""
+MOST_BLOCKS = 8  # blocks between beginning and end that are kept because they have tracebacks
+MOST_FILES = 4096  # most files of one job
+LEAST = 1 << 16  # bytes read of each file at least, if there are many
+OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)  # bytes read of the end of a rank's stdout and stderr
+WORDLESS = ("exit", "lost", "start")  # causes without an explanation, for which mpirun's log may have a better one
+BLOCK = 1 << 18  # bytes read at a time
+MOST_TAILS = 256  # most ranks whose output is read; those that failed first come first
+LAST_LINES = 15  # lines shown if no known failure was found
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one job."""
 
-    subject: str
-    """The run's id, or the name of the log."""
+    subject: str  # the run's id, or the name of the log
     state: str
     """The state of a run: `failed`, `holding`, `running`… A log has `failed`, or `unknown` if no known failure was found."""
-    attempt: int | None
-    """The attempt of a run that this is about."""
-    verdict: Verdict | None
-    """None: nothing failed, or no known failure was found."""
-    noticed: tuple[str, ...]
-    """Known problems that were seen but did no harm by themselves."""
-    last_lines: tuple[str, ...]
-    """The end of a log without a known failure, raw."""
-    note: str
-    """A limitation of this result; may be empty."""
+    attempt: int | None  # the attempt of a run that this is about
+    verdict: Verdict | None  # none: nothing failed, or no known failure was found
+    noticed: tuple[str, ...]  # known problems that were seen but did no harm by themselves
+    last_lines: tuple[str, ...]  # the end of a log without a known failure, raw
+    note: str  # a limitation of this result; may be empty
 
     @property
     def exit_status(self) -> int:
@@ -88,12 +67,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
-    """Why a run failed. The run may be active, holding or ended. `attempt`: which attempt; None: the newest one with a failure.
-
-    Raises:
-        SupervisorError: the journal can't be read.
-        UsageError: there is no such attempt.
-    """
+    """Why a run failed. The run may be active, holding or ended. `attempt`: which attempt; None: the newest one with a failure. Raises
+    SupervisorError: the journal can't be read; UsageError: there is no such attempt."""
     # The last state of each attempt; the next attempt does not keep how ranks ended.
     by_attempt = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
     if not by_attempt:
@@ -158,15 +133,13 @@ def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Ver
 # --- logs --------------------------------------------------------------------------------------------------------------
 
 
-class _Log(NamedTuple):
+class Log(NamedTuple):
     """One file of a job, or standard input."""
 
     name: str
-    rank: int | None
-    """The rank that its name tells."""
+    rank: int | None  # the rank that its name tells
     text: str
-    left_out: int
-    """Bytes that were not read."""
+    left_out: int  # bytes that were not read
 
 
 def diagnose_files(names: Sequence[str]) -> Diagnosis:
@@ -178,12 +151,7 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
     Raises:
         UsageError: one can't be read, a folder has no logs, or there are too many.
     """
-    paths = [path for name in names for path in _files(name)]
-    if len(paths) > MOST_FILES:
-        raise UsageError(f"{len(paths)} files are too many for one job", hint=f"name at most {MOST_FILES}")
-    ranks = ranks_in_names(paths)
-    share = max(LEAST, TAIL // len(paths))
-    logs = [_read(path, rank, share) for path, rank in zip(paths, ranks, strict=True)]
+    logs = read_files(names)
     told = read_logs((log.name if len(logs) > 1 else "", log.rank, log.text) for log in logs)
     verdict = find_verdict(told)
     end = logs[-1].text[-(1 << 16) :]
@@ -191,7 +159,7 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
     whole = [Witness(rank=None, output=log.text[-(1 << 16) :], failed=False) for log in logs[:1]]
     left_out = sum(log.left_out for log in logs)
     return Diagnosis(
-        subject="standard input" if list(names) == ["-"] else names[0] if len(names) == 1 else f"{len(paths)} files",
+        subject="standard input" if list(names) == ["-"] else names[0] if len(names) == 1 else f"{len(logs)} files",
         state="failed" if verdict is not None else "unknown",
         attempt=None,
         verdict=verdict,
@@ -199,6 +167,15 @@ def diagnose_files(names: Sequence[str]) -> Diagnosis:
         last_lines=tuple(lines),
         note=f"{left_out >> 20} MiB in the middle were not read" if left_out else "",
     )
+
+
+def read_files(names: Sequence[str]) -> list[Log]:
+    """The logs of one job. Arguments and errors as for `diagnose_files`."""
+    paths = [path for name in names for path in _files(name)]
+    if len(paths) > MOST_FILES:
+        raise UsageError(f"{len(paths)} files are too many for one job", hint=f"name at most {MOST_FILES}")
+    share = max(LEAST, TAIL // len(paths))
+    return [_read(path, rank, share) for path, rank in zip(paths, ranks_in_names(paths), strict=True)]
 
 
 _OF_RANK = re.compile(r"(?:attempt_\d+/(\d{1,6})/[^/]*|(?:^|[/_.-])(?:rank|r)[_.=-]?(\d{1,6})(?:[._/-][^/]*)?)$")
@@ -238,7 +215,7 @@ def _files(name: str) -> Iterable[str]:
     return sorted(found, key=lambda path: (str(Path(path).parent), _STDERR.search(Path(path).name) is not None, path))
 
 
-def _read(name: str, rank: int | None, most: int) -> _Log:
+def _read(name: str, rank: int | None, most: int) -> Log:
     try:
         if name == "-" and sys.stdin is None:
             raise UsageError("standard input is closed", hint="rankdeck diagnose LOG reads a file")
@@ -249,7 +226,7 @@ def _read(name: str, rank: int | None, most: int) -> _Log:
                 data, left_out = _ends(file, most)
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror}") from None
-    return _Log(name, rank, data.decode(errors="replace"), left_out)
+    return Log(name, rank, data.decode(errors="replace"), left_out)
 
 
 def _ends(file: BinaryIO, most: int = 0) -> tuple[bytes, int]:

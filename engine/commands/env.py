@@ -12,8 +12,7 @@ from engine.backends.variables import Family, Gone, Variable, families_of
 from engine.commands.output import print_json
 from engine.core.errors import UsageError
 
-WIDEST = 100
-"""Longest line, in columns: longer ones are hard to read."""
+WIDEST = 100  # longest line, in columns: longer ones are hard to read
 
 INDENT = " " * 6
 
@@ -31,17 +30,16 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
     if not chosen:
         raise UsageError(f"no variable of {backend} has {word!r}", hint=f"rankdeck env {backend} lists them all")
     if as_json:
-        known = [_plain(family, one) for family, variables, _ in chosen for one in variables]
+        known = [
+            {"name": one.name, "of": family.title, "default": one.default, "does": one.does, "when": one.when,
+             "takes": one.values.words if one.values else "", "since": one.since, "until": one.until,
+             "instead": one.instead, "aliases": one.aliases.split(), "set_by_rankdeck": one.sets}
+            for family, variables, _ in chosen for one in variables
+        ]  # fmt: skip
         gone = [{"name": one.name, "why": one.why, "hint": one.hint} for _, _, names in chosen for one in names]
         print_json({"variables": known, "gone": gone})
         return
     click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))
-
-
-def _plain(family: Family, one: Variable) -> dict[str, object]:
-    return {"name": one.name, "of": family.title, "default": one.default, "does": one.does, "when": one.when,
-            "takes": one.values.words if one.values else "", "since": one.since, "until": one.until,
-            "instead": one.instead, "aliases": one.aliases.split(), "set_by_rankdeck": one.sets}  # fmt: skip
 
 
 def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone]) -> list[str]:

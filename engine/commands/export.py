@@ -22,11 +22,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
 from engine.runs.replay import stored_snapshot
 
-TAIL_LINES = 60
-"""Lines of a failed rank's stderr in a report."""
-
-FORMATS = ("csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow")
-"""csv and jsonl go to standard output unless a file is named; html, svg and png to a file with the run's name."""
+TAIL_LINES = 60  # lines of a failed rank's stderr in a report
 
 
 def values_of(series: Iterable[SeriesDump]) -> list[Value]:
@@ -46,7 +42,7 @@ def export_run(
     """Writes a run in another format, and says where.
 
     Args:
-        kind: one of `FORMATS`, which says where a format goes without `output`.
+        kind: a format. Without `output`, csv and jsonl go to standard output; html, svg and png to a file with the run's name.
         output: a file or folder, or `-`. For wandb and mlflow the name of the project or experiment.
 
     Raises:

@@ -28,11 +28,8 @@ from engine.core.words import count
 from engine.runs.listing import summarise
 from engine.runs.record import read_plan
 
-POLL = 0.05
-"""Seconds between two reads of the ranks' files."""
-
-SILENCE = 3.0
-"""Seconds without any output of ranks, after which their activity is printed."""
+POLL = 0.05  # seconds between two reads of the ranks' files
+SILENCE = 3.0  # seconds without any output of ranks, after which their activity is printed
 
 
 def merged(snapshot: Snapshot, message: Update) -> Snapshot:

@@ -11,21 +11,18 @@ import msgspec
 from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
-from engine.core.numbers import DAY_AND_TIME, clock, duration_words, size_words
-from engine.core.views.history import (
-    SORT_KEYS,
-    HistoryEntry,
-    filter_history,
-    metric_names,
-    sort_history,
-    value_of,
-)
+from engine.core.numbers import DAY_AND_TIME, clock, duration, size_words
+from engine.core.views.history import SORT_KEYS, HistoryEntry, filter_history, metric_names, sort_history, value_of
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, write_note
 
-MAX_CHANGES = 60
-"""Characters of changed settings in a line of the table; JSON has all of them."""
+RUN_KEYS = (
+    "run", "name", "state", "reason", "launched_at", "ended_at", "backend", "world_size", "step", "steps", "loss",
+)  # fmt: skip
+"""What `runs --json` takes from the summary of a run as it is."""
+
+MAX_CHANGES = 60  # characters of changed settings in a line of the table; JSON has all of them
 
 
 def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | None, as_json: bool) -> None:
@@ -54,7 +51,7 @@ def _row(entry: HistoryEntry, extra: tuple[str, ...]) -> tuple[str, ...]:
         "*" if entry.note.starred else "",
         run.run,
         clock(run.launched_at, DAY_AND_TIME),
-        duration_words(entry.seconds),
+        duration(entry.seconds),
         run.state,
         "" if run.step is None else str(run.step),
         *("" if value is None else f"{value:.5g}" for value in values),
@@ -65,27 +62,10 @@ def _row(entry: HistoryEntry, extra: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _data(entry: HistoryEntry) -> dict[str, Any]:
-    run = entry.summary
-    return {
-        "run": run.run,
-        "name": run.name,
-        "state": run.state,
-        "reason": run.reason,
-        "launched_at": run.launched_at,
-        "ended_at": run.ended_at,
-        "seconds": round(entry.seconds, 3),
-        "attempts": run.attempt + 1,
-        "backend": run.backend,
-        "world_size": run.world_size,
-        "step": run.step,
-        "steps": run.steps,
-        "loss": run.loss,
-        "metrics": entry.metrics,
-        "changes": None if entry.changes is None else [change._asdict() for change in entry.changes],
-        "size": entry.size,
-        "starred": entry.note.starred,
-        "note": entry.note.text,
-    }
+    run = {key: getattr(entry.summary, key) for key in RUN_KEYS}
+    changes = None if entry.changes is None else [change._asdict() for change in entry.changes]
+    run |= {"seconds": round(entry.seconds, 3), "attempts": entry.summary.attempt + 1, "size": entry.size}
+    return run | {"metrics": entry.metrics, "changes": changes, "starred": entry.note.starred, "note": entry.note.text}
 
 
 def note_run(paths: RunPaths, text: str | None, star: bool | None) -> None:

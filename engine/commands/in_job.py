@@ -21,13 +21,14 @@ from engine.client.starting import start_supervisor
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
-from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler
+from engine.core.plan.batch.job import SCHEDULER_NAMES, QueuedJob, Scheduler, end_words
 from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import PbsJob, Profile
+from engine.core.plan.profile import PbsJob, Profile, SlurmJob
 from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
+from engine.planning.batch.slurm import last_end
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
@@ -55,6 +56,8 @@ def main(folder: str) -> int:
         if submitted.fruitless >= MAX_FRUITLESS:  # Slurm has started the job again
             raise CheckError(_fruitless_words(submitted))
         profile = read_profile(paths.profile)
+        if isinstance(profile.layout.job, SlurmJob) and has_begun(paths):
+            _refuse_cause(profile.layout.job, submitted.job)
         replace_plan(paths, plan_here(profile, read_plan(paths)))
     except RankdeckError as error:
         narrate(f"{paths.run}: {error}")
@@ -99,6 +102,13 @@ def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
     return known
 
 
+def _refuse_cause(job: SlurmJob, number: str) -> None:
+    """Raises CheckError if Slurm has started a job again after an end with which the profile wants the run to end."""
+    end = last_end(number)
+    if (end, "stop") in (("PREEMPTED", job.on_preempt), ("NODE_FAIL", job.on_node_fail)):
+        raise CheckError(end_words(number, QueuedJob(job=number, state=end)))
+
+
 def _counted(known: Submitted, step: int | None) -> Submitted:
     """The job of a run, with the last step that it has reached."""
     if step is not None and (known.best is None or step > known.best):
@@ -141,6 +151,8 @@ class _Supervision:
                 await self._follow()
         finally:
             stopping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await stopping
         if self._submitted.next and self._state != "queued":  # it was done, or the user has stopped it meanwhile
             with contextlib.suppress(CheckError):
                 await asyncio.to_thread(BATCH_SYSTEMS[self._submitted.scheduler].cancel, self._submitted.next)

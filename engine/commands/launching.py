@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import click
 import msgspec
 
 from engine.client.early import end_early
-from engine.client.launch import begin_launch
+from engine.client.launch import begin_launch, profile_text
 from engine.client.starting import start_supervisor
 from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
-from engine.commands.output import warn
+from engine.commands.output import narrate, warn
 from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
+from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import QUIET
+from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.record import read_summary
 from engine.runs.settings import read_settings
+
+END_PERIOD = 1.0
+"""Seconds between two looks whether a run has ended, by its files."""
 
 
 @click.command()
@@ -51,6 +61,14 @@ def follow_launch(
 
     Returns the exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
+    claimed = None
+    if "SLURM_STEP_ID" in os.environ:
+        from engine.client.steps import claim, claim_file, name_run  # not needed elsewhere
+
+        claimed = claim_file(profile_text(profile))
+        if claimed is not None and not claim(claimed):
+            end_early()
+            return _wait_for_task(claimed, detach=detach)
     notify = QUIET if detach else read_settings()[0].notify
     rank_input = None
     if stdin:
@@ -59,11 +77,17 @@ def follow_launch(
         rank_input = RankInput()
         rank = msgspec.structs.replace(profile.rank, wrap=(*rank_input.wrap, *profile.rank.wrap))
         profile = msgspec.structs.replace(profile, rank=rank)
-    begun = begin_launch(profile, places, cold=cold)
-    if begun.is_supervised:
-        end_early()
-    else:
-        start_supervisor(begun.paths)
+    started = ""
+    try:
+        begun = begin_launch(profile, places, cold=cold)
+        if begun.is_supervised:
+            end_early()
+        else:
+            start_supervisor(begun.paths)
+        started = begun.paths.run
+    finally:
+        if claimed is not None:
+            name_run(claimed, started)
     click.echo(msgspec.json.encode({"run": begun.paths.run}).decode() if as_json else begun.paths.run)
     warn(begun.plan)
     if detach:
@@ -78,3 +102,19 @@ def follow_launch(
     finally:
         if rank_input is not None:
             rank_input.close()
+
+
+def _wait_for_task(claimed: Path, *, detach: bool) -> int:
+    """Waits for the end of the run that another task of this step has launched. Returns its exit status."""
+    from engine.client.steps import wait_claimed
+    from engine.commands.show import exit_status
+    from engine.runs.replay import stored_snapshot
+
+    first = wait_claimed(claimed)
+    narrate(f"task {first.task} has launched {first.run}, the run of this step; this task waits for its end")
+    paths = RunPaths(runs_folder() / str(first.run))
+    while not detach:
+        if (summary := read_summary(paths)) is not None and summary.state in ENDED_WORDS:
+            return exit_status(stored_snapshot(paths))
+        time.sleep(END_PERIOD)
+    return 0

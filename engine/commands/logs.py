@@ -25,11 +25,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int | None = None
     attempt: int | None = None
-    since: float | None = None
-    """Seconds since the epoch."""
+    since: float | None = None  # seconds since the epoch
     grep: re.Pattern[bytes] | None = None
-    level: str | None = None
-    """The least serious one of `LEVELS`."""
+    level: str | None = None  # the least serious one of `LEVELS`
     split: bool = False
     """Stderr goes to stderr, and bytes are unchanged; otherwise all lines go to stdout, and bars are their last state."""
 
@@ -49,7 +47,10 @@ class _Filter:
         return filter(None, map(self._lines, chunks))
 
     def _lines(self, chunk: Chunk) -> Chunk | None:
-        lines = chunk.data.splitlines(keepends=True) if b"\r" not in chunk.data else _split(chunk.data)
+        if b"\r" in chunk.data:  # it ends no line
+            lines = [line + b"\n" for line in chunk.data.removesuffix(b"\n").split(b"\n")]
+        else:
+            lines = chunk.data.splitlines(keepends=True)
         if self._least:
             reader = self._levels.setdefault((chunk.rank, chunk.stream), LevelReader())
             lines = [line for line in lines if reader.level(line) >= self._least]
@@ -58,11 +59,6 @@ class _Filter:
         if self._grep is not None:
             lines = [line for line in lines if self._grep.search(line.rstrip(b"\r\n"))]
         return chunk._replace(data=b"".join(lines)) if lines else None
-
-
-def _split(data: bytes) -> list[bytes]:
-    """The lines of a text with carriage returns, which end none."""
-    return [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
 
 
 async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
@@ -77,10 +73,7 @@ async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
         raise UsageError(f"{run.run} has no attempt {attempt}", hint=f"the newest is {newest}")
     order = run.paths.order(attempt)
     if wanted.since is not None and not follow and not order.exists() and run.paths.attempt(attempt).exists():
-        raise UsageError(
-            f"the times at which the ranks of {run.run} wrote are not known",
-            hint="leave --since out",
-        )
+        raise UsageError(f"the times at which the ranks of {run.run} wrote are not known", hint="leave --since out")
     chosen_ranks = list(range(ranks)) if wanted.rank is None else [wanted.rank]
     follower = Follower(run.paths, attempt, chosen_ranks, final=not wanted.split)
     chosen = _Filter(wanted).chosen

@@ -16,8 +16,7 @@ from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.terminal_text import terminal_line
 
-_live: list[LiveBars] = []
-"""Bars that are being drawn on the terminal."""
+_live: list[LiveBars] = []  # bars that are being drawn on the terminal
 
 
 def draw_bars(bars: LiveBars) -> None:
@@ -72,12 +71,7 @@ def complain(error: RankdeckError) -> None:
 
 
 def new_file(path: Path) -> BinaryIO:
-    """Opens a new file for this user only.
-
-    Raises:
-        UsageError: the path exists.
-        RankdeckError: it can't be written.
-    """
+    """Opens a new file for this user only. Raises UsageError: the path exists; RankdeckError: it can't be written."""
     if path.exists():
         raise UsageError(f"{path} exists", hint="remove it, or choose another file with --output")
     try:

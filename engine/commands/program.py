@@ -109,10 +109,7 @@ _OPTIONS = (
     click.option("--module", "-m", "is_module", is_flag=True, help="PROGRAM is a module, as for python -m."),
     click.option("--python", metavar="PATH", help="The Python of the ranks."),
     click.option(
-        "--profile",
-        "base",
-        type=ProfileName(),
-        help="Take what the command line does not set from this profile.",
+        "--profile", "base", type=ProfileName(), help="Take what the command line does not set from this profile."
     ),
     SET,
     TRUST,

@@ -26,11 +26,8 @@ from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import place_elsewhere
 
-TOLD_AFTER_END = 3600.0
-"""Seconds for which the state of an ended run is still told."""
-
-PATIENCE = 5.0
-"""Seconds in which a supervisor must answer, and in which a client must send its request."""
+TOLD_AFTER_END = 3600.0  # seconds for which the state of an ended run is still told
+PATIENCE = 5.0  # seconds in which a supervisor must answer, and in which a client must send its request
 
 _RUN_GAUGES = (
     ("launched_at", "launched_timestamp_seconds", "When the run was launched"),
@@ -81,12 +78,7 @@ def parse_address(text: str) -> Address:
 
 
 def serve(address: Address) -> None:
-    """Answers requests until it is interrupted.
-
-    Raises:
-        CheckError: prometheus-client is missing.
-        UsageError: the address is taken.
-    """
+    """Answers requests until it is interrupted. Raises CheckError: prometheus-client is missing; UsageError: the address is taken."""
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app
     except ImportError as error:

@@ -19,11 +19,8 @@ from engine.runs.paths import runtime_folder
 _OPENS = 'if [ -p "$0" ]; then exec "$@" <"$0"; else exec "$@" </dev/null; fi'
 """If there is no pipe, for example after a restart that no command follows, the rank reads nothing."""
 
-RETRY = 0.05
-"""Seconds between two tries to pass on text that the rank has no time to read."""
-
-PIECE = 4096
-"""Bytes that are read at once; at most this number waits besides the bytes in the pipe."""
+RETRY = 0.05  # seconds between two tries to pass on text that the rank has no time to read
+PIECE = 4096  # bytes that are read at once; at most this number waits besides the bytes in the pipe
 
 
 class RankInput:

@@ -19,8 +19,7 @@ from engine.planning.profiles import to_toml
 from engine.planning.recipes import find_recipe, script_of
 from engine.planning.recipes import recipes as all_recipes
 
-RANKS = 4
-"""Ranks of a new profile, if the recipe takes as many."""
+RANKS = 4  # ranks of a new profile, if the recipe takes as many
 
 NAME = click.argument("name", type=RecipeName())
 

@@ -13,7 +13,7 @@ from html import escape
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import final_values
-from engine.core.numbers import clock, duration_words
+from engine.core.numbers import clock, duration
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.secrets import hidden, without_secrets
@@ -47,12 +47,15 @@ def report_html(
     """
     run = snapshot.run
     shown = str if show_secrets else hidden
+    keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key in RESOURCES, key != "loss", key))
+    drawn = [chart_svg(snapshot.series, key, run.launched_at) for key in keys[:MOST_CHARTS]]
+    charts = [one for one in drawn if one is not None]
     body = [
         f"<h1>{_text(run.run)}</h1>",
         f'<p class="{run.state}"><b>{run.state}</b> {_text(run.doing)}</p>',
         _table(_facts(snapshot, now)),
         *_failure(snapshot, last_lines, shown),
-        *_charts(snapshot),
+        *(["<h2>Curves</h2>", "<p>Strong: the mean over ranks. x: not finite.</p>", *charts] if charts else []),
         "<h2>Plan</h2>",
         _table(_plan(plan if show_secrets else without_secrets(plan))),
         *_origin(origin),
@@ -85,7 +88,7 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
     ]
     return [
         ("launched", clock(run.launched_at)),
-        ("duration", duration_words(max(0.0, seconds))),
+        ("duration", duration(seconds)),
         ("attempts", str(run.attempt + 1)),
         ("ranks", f"{run.world_size} on {len(run.nodes)} node(s), {run.backend}"),
         ("program", run.program),
@@ -109,13 +112,6 @@ def _failure(snapshot: Snapshot, last_lines: str, shown: Callable[[str], str]) -
     parts += [_block(failure.fix)] if failure.fix else []
     parts += [f"<p>{_text(line)}</p>" for line in failure.followed]
     return [*parts, "<p>Last lines of its stderr:</p>", _block(shown(last_lines))] if last_lines else parts
-
-
-def _charts(snapshot: Snapshot) -> list[str]:
-    keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key in RESOURCES, key != "loss", key))
-    drawn = [chart_svg(snapshot.series, key, snapshot.run.launched_at) for key in keys[:MOST_CHARTS]]
-    found = [one for one in drawn if one is not None]
-    return ["<h2>Curves</h2>", "<p>Strong: the mean over ranks. x: not finite.</p>", *found] if found else []
 
 
 def _plan(plan: LaunchPlan) -> list[tuple[str, str]]:

@@ -52,10 +52,17 @@ def status(run: str, *, as_json: bool) -> None:
     "--file", "-f", "logs", metavar="LOG", multiple=True, help="Diagnose the log of any job; - reads standard input."
 )
 @click.option("--attempt", type=click.IntRange(min=0), help="Which attempt; default: the newest one that failed.")
+@click.option("--open", "opens", is_flag=True, help="Show the logs in the app, as a run that has ended.")
 @JSON
 @click.pass_context
 def diagnose(
-    ctx: click.Context, subjects: tuple[str, ...], *, logs: tuple[str, ...], attempt: int | None, as_json: bool
+    ctx: click.Context,
+    subjects: tuple[str, ...],
+    *,
+    logs: tuple[str, ...],
+    attempt: int | None,
+    opens: bool,
+    as_json: bool,
 ) -> None:
     """Explain why a run or any other job failed: the root cause, what to do, and which failures only followed.
 
@@ -68,6 +75,12 @@ def diagnose(
         raise UsageError("diagnose takes one run, or logs", hint="rankdeck diagnose -, or rankdeck diagnose LOG…")
     if files and attempt is not None:
         raise UsageError("--attempt belongs to a run, not to logs", hint="leave out --attempt")
+    if opens and not files:
+        raise UsageError("--open is for logs", hint="rankdeck attach RUN opens a run")
+    if opens:
+        from engine.commands.opening import open_logs  # and the app
+
+        ctx.exit(open_logs(files, ctx.obj))
     from engine.commands.diagnose import diagnose_files, diagnose_run
 
     found = diagnose_files(files) if files else diagnose_run(find_run(runs[0]), attempt)

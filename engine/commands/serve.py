@@ -30,14 +30,9 @@ from engine.commands.output import narrate
 from engine.core.errors import UsageError
 from engine.installed import COMMAND
 
-HOST = "127.0.0.1"
-"""`localhost` may also mean ::1, where another user can listen on the same port."""
-
-PATIENCE = 5.0
-"""Seconds in which an app must end after its browser has gone."""
-
-MOST_CELLS = 1000
-"""Columns and lines that a browser may ask for."""
+HOST = "127.0.0.1"  # `localhost` may also mean ::1, where another user can listen on the same port
+PATIENCE = 5.0  # seconds in which an app must end after its browser has gone
+MOST_CELLS = 1000  # columns and lines that a browser may ask for
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -52,8 +47,7 @@ _HEADERS = {
 class _BrowserApp(AppService):
     """The app of one browser: a process that ends with the browser's connection."""
 
-    words: Sequence[str] = ()
-    """Its command line, without the size."""
+    words: Sequence[str] = ()  # its command line, without the size
 
     _task: asyncio.Task[None] | None
 

@@ -32,12 +32,13 @@ from engine.gate import NOT_LOOKED_UP
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
 
-MAX_LINE = 500
-"""Longest line of foreign text that is printed, in characters."""
+MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
+RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size", "step", "steps", "loss_ranks", "throughput", "unit",
+            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
-"""What `status --json` shows of a rank."""
+"""What `status --json` takes as it is from a run, and from each of its ranks."""
 
 
 def signal_number(name: str) -> int:
@@ -100,10 +101,9 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
     click.echo("")
     rows = [("NODE", "RANKS")]
     for node in plan.nodes:
-        bound = (
-            [f"{rank} ({cpus})" for rank, cpus in zip(node.ranks, node.cpus, strict=True)] if node.cpus else node.ranks
-        )
-        rows.append((node.name, " ".join(map(str, bound))))
+        cpus = [f" ({one})" for one in node.cpus] or [""] * len(node.ranks)
+        bound = (f"{rank}{its}" for rank, its in zip(node.ranks, cpus, strict=True))
+        rows.append((node.name, " ".join(bound)))
     print_table(rows)
     click.echo("\nenvironment, in addition to what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, …)")
     for name, value in {**plan.env_defaults, **plan.env}.items():
@@ -141,14 +141,9 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
             {key: getattr(rank, key) for key in STATUS_KEYS} | ({"loss": rank.loss_odd} if rank.loss_odd else {})
             for rank in snapshot.ranks
         ]
-        failure = msgspec.to_builtins(run.failure) if run.failure else None
-        print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
-                     "backend": run.backend, "program": words, "world_size": run.world_size,
-                     "step": run.step, "steps": run.steps, "loss": run.loss_odd or run.loss, "loss_ranks": run.loss_ranks, "throughput": run.throughput, "unit": run.unit,
-                     "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
-                     "aside": run.aside, "derived": run.is_derived,
-                     "failure": failure, "saved": msgspec.to_builtins(run.saved) if run.saved else None, "metrics": _metrics(snapshot), "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
-                     "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
+        shown = {key: getattr(run, key) for key in RUN_KEYS}
+        own = {"program": words, "loss": run.loss_odd or run.loss, "derived": run.is_derived}
+        print_json(shown | own | {"metrics": _metrics(snapshot), "ranks": ranks})
         return
     doing = f" ({run.doing})" if run.doing else ""
     line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}"
@@ -167,7 +162,10 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
             busy = "" if use.utilisation is None else f"{use.utilisation}%"
             gpu = busy, "" if use.memory is None else size_words(use.memory)
         gpus = gpu if has_gpus else ()
-        rows.append((str(rank.rank), rank.node, pid, rank.state, step, _loss(rank), rate, *gpus, _note(rank)))
+        note = rank.note or rank.phase
+        if rank.health == "stalled" and rank.health_since is not None:
+            note = f"no step for {time.time() - rank.health_since:.0f} s" + (f"; {rank.note}" if rank.note else "")
+        rows.append((str(rank.rank), rank.node, pid, rank.state, step, _loss(rank), rate, *gpus, note))
     print_table(rows)
     if metrics := _metrics(snapshot):
         click.echo("")
@@ -184,20 +182,10 @@ def _metrics(snapshot: Snapshot) -> dict[str, float]:
     """The mean over ranks of the newest value of every other metric, where it is finite."""
     newest: dict[str, list[float]] = {}
     for dump in snapshot.series:
-        if (
-            dump.key not in ("loss", "throughput", *RESOURCES)
-            and dump.recent
-            and (value := dump.recent[-1][2]) is not None
-        ):
+        value = dump.recent[-1][2] if dump.recent else None
+        if dump.key not in ("loss", "throughput", *RESOURCES) and value is not None:
             newest.setdefault(dump.key, []).append(value)
     return {key: sum(values) / len(values) for key, values in sorted(newest.items())}
-
-
-def _note(rank: RankView) -> str:
-    """The reason for a rank's state, or its work beside training."""
-    if rank.health != "stalled" or rank.health_since is None:
-        return rank.note or rank.phase
-    return f"no step for {time.time() - rank.health_since:.0f} s" + (f"; {rank.note}" if rank.note else "")
 
 
 def show_failure(snapshot: Snapshot) -> None:

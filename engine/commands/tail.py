@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -13,11 +14,8 @@ from engine.linux.files import open_regular
 from engine.runs.log_order import Growth
 from engine.runs.paths import RunPaths, Stream
 
-SLICE = 1 << 18
-"""Bytes read from one file at a time, so that a rank that prints endlessly does not starve the others."""
-
-LONGEST_LINE = 1 << 22
-"""Bytes after which a line without an end is passed on in pieces."""
+SLICE = 1 << 18  # bytes read from one file at a time, so that a rank that prints endlessly does not starve the others
+LONGEST_LINE = 1 << 22  # bytes after which a line without an end is passed on in pieces
 
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 
@@ -28,8 +26,7 @@ class Chunk(NamedTuple):
     rank: int
     stream: Stream
     data: bytes
-    at: float
-    """When its end was seen, in seconds since the epoch."""
+    at: float  # when its end was seen, in seconds since the epoch
 
 
 class Follower:
@@ -73,8 +70,12 @@ class Follower:
 
     def drain(self) -> Iterator[Chunk]:
         """Everything up to the current end of the files; the last line of a file may lack its line feed."""
-        ends = {source: self._size(source) for source in self._sources}
-        while left := [source for source in self._sources if self._offsets.get(source, 0) < ends[source]]:
+        ends: dict[tuple[int, Stream], int] = {}
+        for source in self._sources:
+            with contextlib.suppress(OSError):
+                found = os.lstat(self._paths.log(self._attempt, *source))
+                ends[source] = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        while left := [source for source, end in ends.items() if self._offsets.get(source, 0) < end]:
             for source in left:
                 if not (data := self._read(source)):
                     ends[source] = 0  # the file was truncated
@@ -105,13 +106,6 @@ class Follower:
                 del rest[:older]  # the state before the last is complete
             if len(rest) > LONGEST_LINE:
                 yield Chunk(*source, bytes(self._partial.pop(source)), at)
-
-    def _size(self, source: tuple[int, Stream]) -> int:
-        try:
-            found = os.lstat(self._paths.log(self._attempt, *source))
-        except OSError:
-            return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def _read(self, source: tuple[int, Stream], most: int = SLICE) -> bytes:
         if source not in self._files:

@@ -16,12 +16,9 @@ ANSWER_TIME = 5.0
 
 
 def take_over(paths: RunPaths, *, yes: bool) -> None:
-    """Removes the note that a run belongs to another host. A supervisor that runs there writes it again; then the run stays there.
-
-    Raises:
-        UsageError: the run belongs to this host, or there is nobody to ask and no `yes`.
-        SupervisorElsewhereError: the supervisor on the other host runs.
-    """
+    """Removes the note that a run belongs to another host. A supervisor that runs there writes it again; then the run stays there. Raises
+    UsageError: the run belongs to this host, or there is nobody to ask and no `yes`; SupervisorElsewhereError: the supervisor on the
+    other host runs."""
     host = host_elsewhere(paths)
     if host is None:
         raise UsageError(f"{paths.run} belongs to this host", hint=f"rankdeck attach {paths.run}")

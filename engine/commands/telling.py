@@ -32,13 +32,14 @@ class RunTeller:
             make_room()
             stream.write(sequences)
             stream.flush()
-        task = asyncio.create_task(self._send(told))
+
+        async def tell() -> None:
+            for problem in await send(self._notify, told):
+                narrate(problem)
+
+        task = asyncio.create_task(tell())
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-
-    async def _send(self, told: Telling) -> None:
-        for problem in await send(self._notify, told):
-            narrate(problem)
 
     async def close(self) -> None:
         """Returns once the command and the webhook have been told."""

@@ -66,15 +66,17 @@ def _three_digits(value: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """How long something took or will take: `12 s`, `0:42:10`, `2 d 3:10:05`."""
+    """How long something took or will take, in at most eight characters, below 1,000 days: `0.4 s`, `42 s`, `3:07`, `2:03:10`, `4 d 3 h`."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     whole = max(0, int(seconds))
     if whole < 60:
-        return f"{whole} s"
-    days, rest = divmod(whole, 86400)
-    clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{days} d {clock}" if days else clock
+        return f"{whole} s" if seconds >= 9.95 else f"{max(0.0, seconds):.1f} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    if whole < 86_400:
+        return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return f"{whole // 86_400} d {whole // 3600 % 24} h"
 
 
 def age(seconds: float | None) -> str:
@@ -123,17 +125,3 @@ def size_words(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
     return f"{size} B"
-
-
-def duration_words(seconds: float) -> str:
-    """A time in at most seven characters, below 1,000 days: `0.4 s`, `42 s`, `3:07`, `2:03:10`, `4 d 3 h`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    if whole < 86_400:
-        return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-    return f"{whole // 86_400} d {whole // 3600 % 24} h"

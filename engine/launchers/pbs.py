@@ -15,8 +15,7 @@ from engine.launchers.setup import with_setup
 PROGRAM = Path(__file__).with_name("pbs_task.py")
 """Runs here and on the node, where Python and this file must be found under the same paths."""
 
-COMMAND = (sys.executable, "-I", "-S", str(PROGRAM))
-"""The node and the command follow."""
+COMMAND = (sys.executable, "-I", "-S", str(PROGRAM))  # the node and the command follow
 
 
 def argv(node: str, command: Sequence[str], reach: Reach) -> list[str]:

@@ -25,20 +25,11 @@ import tempfile
 import threading
 import time
 
-PATIENCE = 60.0
-"""Seconds for the task to connect, and for each message of the proof."""
-
-PAUSE = 0.1
-"""Seconds between two looks at the task."""
-
-MOST_GUESTS = 64
-"""Connections at once that have proved nothing: any user of the network can open one."""
-
-SIZE = 32
-"""Bytes of a nonce, and of a proof by SHA-256."""
-
-FAILED = 255
-"""Exit status if no command was started, as with ssh and pbs_tmrsh."""
+PATIENCE = 60.0  # seconds for the task to connect, and for each message of the proof
+PAUSE = 0.1  # seconds between two looks at the task
+MOST_GUESTS = 64  # connections at once that have proved nothing: any user of the network can open one
+SIZE = 32  # bytes of a nonce, and of a proof by SHA-256
+FAILED = 255  # exit status if no command was started, as with ssh and pbs_tmrsh
 
 
 def proof(key: bytes, side: bytes, nonces: bytes) -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import pbs, slurm, ssh
 
-TIMEOUT = 60
-"""Seconds without data after which rsync gives up; without this, a broken connection blocks it for hours."""
+TIMEOUT = 60  # seconds without data after which rsync gives up; without this, a broken connection blocks it for hours
 
 
 def argv(planned: PlannedNode, folder: str, reach: Reach) -> list[str]:

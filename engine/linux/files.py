@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 NOT_REGULAR = "it is not a regular file"
 
-MAX_FILE = 1 << 27
-"""Bytes of the largest file of a run that is read whole: its curves."""
+MAX_FILE = 1 << 27  # bytes of the largest file of a run that is read whole: its curves
 
 _IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
 """Errors from opening a link, a socket, a pipe without a reader, or a folder."""

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank. Its value is unique to the run."""
 
-PF_EXITING = 0x4
-"""Flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`."""
+PF_EXITING = 0x4  # flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`
 
 
 def become_subreaper() -> None:
@@ -61,6 +60,13 @@ def lives(pid: int, start: int) -> bool:
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process."""
     return (process_status(pid) or (0, ""))[1] == "T"
+
+
+def program_name(pid: int) -> str:
+    """Returns the name of the program that a process runs, at most 15 characters; empty: there is no such process."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
+        return file.read().rstrip("\n")
+    return ""
 
 
 def marked(marks: list[str]) -> list[int]:

@@ -38,22 +38,19 @@ from engine.planning.batch import BATCH_SYSTEMS
 from engine.planning.probes import Probe, ProbeError, probe_on
 from engine.planning.trust import admit
 
-AT_ONCE = 32
-"""Most connections opened at the same time: the sshd of a gateway limits them, and each is a local process."""
+AT_ONCE = 32  # most connections opened at the same time: the sshd of a gateway limits them, and each is a local process
 
 QUICK, FULL = 30.0, 60.0
 """Seconds for a node's answers, without and with an import of torch. A busy node takes ten to start Python; one that is down is noticed by
 ssh."""
 
-IMPORT_TIME = 45.0
-"""Seconds for the import of torch: from a cold file server it takes half a minute."""
+IMPORT_TIME = 45.0  # seconds for the import of torch: from a cold file server it takes half a minute
 
 PROGRAM_TIME, QUICK_PROGRAM_TIME, LAUNCH_PROGRAM_TIME = 20.0, 15.0, 60.0
 """Seconds for the backend's program, in a full and in a quick check, and before a launch: a busy machine needs half a minute. A program that
 takes longer does not refuse the backend."""
 
-CONNECT_TIME = 3.0
-"""Seconds for a connection between nodes: enough for a lost packet or two."""
+CONNECT_TIME = 3.0  # seconds for a connection between nodes: enough for a lost packet or two
 
 SLOW = "check that the node is up and its file server responds, for example with: ssh -v"
 
@@ -235,8 +232,7 @@ class _Wanted(NamedTuple):
     program: str
 
 
-_kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
-"""Facts by question, with the time of the answer (monotonic clock)."""
+_kept: dict[_Wanted, tuple[float, NodeFacts]] = {}  # facts by question, with the time of the answer (monotonic clock)
 
 
 def facts_of(

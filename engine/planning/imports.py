@@ -17,8 +17,7 @@ from engine.core.plan.document.reading import profile_with_overrides
 from engine.core.plan.profile import Profile
 from engine.planning.recipes import choices
 
-MAX_SIZE = 1 << 18
-"""Largest batch file, in bytes."""
+MAX_SIZE = 1 << 18  # largest batch file, in bytes
 
 
 class Imported(NamedTuple):

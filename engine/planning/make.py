@@ -33,8 +33,7 @@ from engine.planning.recipes import check_arguments, check_ranks, choices
 from engine.planning.site import most_linger
 from engine.runs.imports import with_known_imports
 
-LINGER_VARIABLE = "RANKDECK_LINGER"
-"""Environment variable that is used where the profile does not set `launch.linger`."""
+LINGER_VARIABLE = "RANKDECK_LINGER"  # environment variable that is used where the profile does not set `launch.linger`
 
 
 def make_plan(

@@ -20,11 +20,8 @@ from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, par
 from engine.core.plan.profile import Layout, PbsJob, SlurmJob
 from engine.gate import Permit
 
-MAX_SIZE = 1 << 20
-"""Largest hostfile, in bytes."""
-
-DEADLINE = 20.0
-"""Seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several."""
+MAX_SIZE = 1 << 20  # largest hostfile, in bytes
+DEADLINE = 20.0  # seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several
 
 _FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
 
@@ -39,13 +36,9 @@ class Nodes(NamedTuple):
 def nodes_of(layout: Layout, permit: Permit) -> Nodes:
     """The nodes of a layout, at this moment.
 
-    A number of ranks in the source overrides `layout.ranks_per_node`, except in PBS's file, which always contains one.
-
-    Raises:
-        ProfileError: a line of the hostfile is wrong.
-        CheckError: the source is missing, has no nodes, or names invalid nodes.
-        NotTrustedError: the source is a program that may not start.
-    """
+    A number of ranks in the source overrides `layout.ranks_per_node`, except in PBS's file, which always contains one. Raises ProfileError:
+    a line of the hostfile is wrong; CheckError: the source is missing, has no nodes, or names invalid nodes; NotTrustedError: the source is
+    a program that may not start."""
     if layout.hostfile is not None:
         name = _short(layout.hostfile)
         return Nodes(_complete(layout, parse_hostfile(_text(name), name), name))

@@ -21,14 +21,9 @@ from engine.launchers.setup import setup_input
 from engine.node.agent import wire
 from engine.node.probe.channel import SYNC
 
-PROGRAM = bundle.compressed("probe", "serve:main")
-"""The probe, as the boot command takes it."""
-
-LAST_WORDS = 1 << 13
-"""Bytes that are kept from the end of the command's standard error."""
-
-END_TIME = 2.0
-"""Seconds for a probe to exit after its stdin is closed, and for a killed process to be gone."""
+PROGRAM = bundle.compressed("probe", "serve:main")  # the probe, as the boot command takes it
+LAST_WORDS = 1 << 13  # bytes that are kept from the end of the command's standard error
+END_TIME = 2.0  # seconds for a probe to exit after its stdin is closed, and for a killed process to be gone
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 

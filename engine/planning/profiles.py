@@ -24,8 +24,7 @@ from engine.planning.recipes import choices
 from engine.runs.paths import profile_folders
 from engine.runs.settings import read_settings
 
-MAX_SIZE = 1 << 20
-"""Largest profile, in bytes."""
+MAX_SIZE = 1 << 20  # largest profile, in bytes
 
 _MACHINE = """
 schema = 1

@@ -23,18 +23,14 @@ from engine.planning.profiles import list_profiles
 from engine.planning.recipes import choices, names
 from engine.runs.paths import utf8_path
 
-PLACE = "the command line"
-"""Where a key of such a profile is written, for errors."""
-
-LARGEST = 1_000_000
-"""Bytes of a script that is read."""
+PLACE = "the command line"  # where a key of such a profile is written, for errors
+LARGEST = 1_000_000  # bytes of a script that is read
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Values for a run from the command line. None: the profile's own value, or the default."""
 
-    program: str
-    """A script, the name of a recipe, or a module."""
+    program: str  # a script, the name of a recipe, or a module
     args: tuple[str, ...] = ()
     is_module: bool = False
     name: str | None = None
@@ -43,8 +39,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int | None = None
     on_failure: str | None = None
     python: str | None = None
-    overrides: Sequence[str] = ()
-    """Keys and values as in `--set`; they have priority over the other fields."""
+    overrides: Sequence[str] = ()  # keys and values as in `--set`; they have priority over the other fields
 
 
 def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, Places]:
@@ -114,8 +109,7 @@ def _kind(wanted: Wanted) -> str:
     near = difflib.get_close_matches(word, [*scripts, *names()], 1)
     listed = "the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module"
     raise UsageError(
-        f"there is no script {word!r}, and no recipe of that name",
-        hint=f"did you mean {near[0]}?" if near else listed,
+        f"there is no script {word!r}, and no recipe of that name", hint=f"did you mean {near[0]}?" if near else listed
     )
 
 

@@ -30,14 +30,9 @@ from engine.planning.profile_paths import other_project, with_absolute_paths
 from engine.planning.pythons.training_python import pythons_beside
 from engine.runs.paths import private_folder, state_folder
 
-FOREIGN = ("here", "shared", "file", "command")
-"""Sources of profiles that somebody else may have written."""
-
-MOST = 20_000
-"""Profiles that are remembered; with more, the older half is forgotten."""
-
-LARGEST = 1 << 26
-"""Bytes of a file that a profile names and whose content is read: an interpreter has 30 MB."""
+FOREIGN = ("here", "shared", "file", "command")  # sources of profiles that somebody else may have written
+MOST = 20_000  # profiles that are remembered; with more, the older half is forgotten
+LARGEST = 1 << 26  # bytes of a file that a profile names and whose content is read: an interpreter has 30 MB
 
 
 def permit_of(entry: ProfileEntry | None) -> Permit:

@@ -18,11 +18,8 @@ from engine.linux.files import replace_file
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import read_value
 
-WORTH = 0.5
-"""Seconds of an import in each rank from which it is worth sharing."""
-
-MOST_KEPT = 256
-"""Scripts that are remembered: those that ran last."""
+WORTH = 0.5  # seconds of an import in each rank from which it is worth sharing
+MOST_KEPT = 256  # scripts that are remembered: those that ran last
 
 
 class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):

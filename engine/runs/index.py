@@ -20,8 +20,7 @@ from engine.runs.paths import private_folder, runs_folder, runtime_folder
 
 Value = TypeVar("Value")
 
-Stamp = tuple[int, ...]
-"""Changes with each file from which a value is derived."""
+Stamp = tuple[int, ...]  # changes with each file from which a value is derived
 
 
 def stamp_of(*paths: str) -> Stamp:

@@ -18,13 +18,11 @@ from engine.runs.index import Index, Stamp, stamp_of
 from engine.runs.paths import RunPaths, private_folder, runs_folder
 from engine.runs.record import host_elsewhere, read_plan, read_summary, socket_of, summary_of
 
-_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
-"""Letters of a run's id, without those that look or sound alike."""
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # letters of a run's id, without those that look or sound alike
 
 _RUN_NAME = re.compile(rf"[^.].*-[{_ALPHABET}]{{4}}", re.DOTALL)
 
-LAUNCH_TIME = 60.0
-"""Seconds within which a launch writes the plan, even on a slow file system."""
+LAUNCH_TIME = 60.0  # seconds within which a launch writes the plan, even on a slow file system
 
 
 def all_runs() -> list[RunPaths]:

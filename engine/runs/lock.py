@@ -11,15 +11,8 @@ from engine.runs.record import refuse_elsewhere
 
 
 def take_lock(paths: RunPaths) -> int:
-    """Takes the lock of a run without waiting.
-
-    Returns:
-        The descriptor that holds the lock until it is closed.
-
-    Raises:
-        SupervisorError: another process holds it, or the run belongs to another host.
-        CheckError: the file system has no locks.
-    """
+    """Takes the lock of a run without waiting. Returns the descriptor that holds the lock until it is closed. Raises SupervisorError:
+    another process holds it, or the run belongs to another host; CheckError: the file system has no locks."""
     refuse_elsewhere(paths, "attach")
     try:
         lock = try_lock(paths.lock)

@@ -23,15 +23,11 @@ from engine.linux.files import open_regular, read_part
 from engine.runs.paths import Stream
 
 _RECORD = struct.Struct("<QQ")
-_RANK_BITS = 20
-"""Bits of a record's first number for rank and stream."""
+_RANK_BITS = 20  # bits of a record's first number for rank and stream
 _STREAMS: tuple[Stream, Stream] = ("out", "err")
-PAUSE = 0.2
-"""Seconds between two writes."""
-_BATCH = 4096 * _RECORD.size
-"""Bytes that are read at a time."""
-_BLOCK = 65_536 * _RECORD.size
-"""Bytes that an index reads at a time."""
+PAUSE = 0.2  # seconds between two writes
+_BATCH = 4096 * _RECORD.size  # bytes that are read at a time
+_BLOCK = 65_536 * _RECORD.size  # bytes that an index reads at a time
 _KEPT = 16 * _BLOCK
 """Bytes of the newest records that an index keeps, a quarter of an hour of 64 ranks that always print. It forgets older ones that were not
 asked for."""

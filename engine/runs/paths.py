@@ -19,14 +19,9 @@ from engine.linux import folders
 
 Stream = Literal["out", "err"]
 
-RankFile = Literal["out", "err", "metrics", "stacks", "error.json", "state"]
-"""Suffixes of a rank's files."""
-
-HERE = ".rankdeck"
-"""The folder of profiles in a working directory."""
-
-MAX_SOCKET_PATH = 107
-"""Longest path of a unix socket on Linux, in bytes."""
+RankFile = Literal["out", "err", "metrics", "stacks", "error.json", "state"]  # suffixes of a rank's files
+HERE = ".rankdeck"  # the folder of profiles in a working directory
+MAX_SOCKET_PATH = 107  # longest path of a unix socket on Linux, in bytes
 
 
 def state_folder() -> Path:
@@ -74,11 +69,8 @@ def runtime_folder() -> Path:
     return private_folder(Path(base, "rankdeck") if base else Path(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}"))
 
 
-TRACE = "nccl_trace_rank_"
-"""Prefix of torch's flight recorder files in the folder of an attempt; torch adds the rank."""
-
-STANDBY = ".standby-"
-"""Prefix of folders of standby supervisors, among those of runs."""
+TRACE = "nccl_trace_rank_"  # prefix of torch's flight recorder files in the folder of an attempt; torch adds the rank
+STANDBY = ".standby-"  # prefix of folders of standby supervisors, among those of runs
 
 
 class RunPaths:

@@ -20,11 +20,8 @@ from engine.core.views.view import RunNote, RunSummary, RunView
 from engine.linux.files import open_regular, read_file, read_part, replace_file
 from engine.runs.paths import RunPaths, runtime_folder
 
-TAIL = 1 << 16
-"""Bytes of a failed rank's stderr that are read for its explanation: several long tracebacks."""
-
-MAX_METRICS = 1 << 22
-"""Bytes of rank 0's metrics that are searched for results of collectives."""
+TAIL = 1 << 16  # bytes of a failed rank's stderr that are read for its explanation: several long tracebacks
+MAX_METRICS = 1 << 22  # bytes of rank 0's metrics that are searched for results of collectives
 
 
 Value = TypeVar("Value")

@@ -24,8 +24,7 @@ from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
 from engine.runs.record import find_value, is_in_job, read_plan, read_submitted, read_tail
 
-MAX_JOURNAL = 1 << 30
-"""Bytes of the largest journal that is read."""
+MAX_JOURNAL = 1 << 30  # bytes of the largest journal that is read
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 

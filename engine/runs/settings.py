@@ -19,11 +19,8 @@ from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
 from engine.runs.paths import settings_file
 
-MAX_SIZE = 1 << 20
-"""Largest file, in bytes."""
-
-LOCK_SECONDS = 5.0
-"""How long a change waits for one of another process, which takes milliseconds."""
+MAX_SIZE = 1 << 20  # largest file, in bytes
+LOCK_SECONDS = 5.0  # how long a change waits for one of another process, which takes milliseconds
 
 
 def read_settings() -> tuple[Settings, Places]:

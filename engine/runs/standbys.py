@@ -21,11 +21,8 @@ from engine.linux.files import replace_file
 from engine.linux.locks import try_lock
 from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
 
-START_LIMIT = 60.0
-"""Seconds within which a standby takes its lock, even on a slow machine."""
-
-MARK = "RANKDECK_MARK"
-"""Variable by which an agent finds processes of its run; see `engine.node.agent`."""
+START_LIMIT = 60.0  # seconds within which a standby takes its lock, even on a slow machine
+MARK = "RANKDECK_MARK"  # variable by which an agent finds processes of its run; see `engine.node.agent`
 
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")

@@ -92,8 +92,8 @@ def _case(given: torch.Tensor, gets: torch.Tensor, put: Contents, due: Contents,
 
 
 def _zeros(size: int, dtype: torch.dtype, device: torch.device, *, share: bool = False) -> torch.Tensor:
-    """Zeros for so many bytes, or for a rank's share of them, with memory of their own: what
-    nobody has written to may all be one page."""
+    """Zeros that fill `size` bytes, or a rank's share of them. They are written: all memory that
+    was never written to may be one and the same page."""
     count = max(1, size // dtype.itemsize // (dist.get_world_size() if share else 1))
     return torch.empty(count, dtype=dtype, device=device).zero_()
 

@@ -61,7 +61,7 @@ class Parameters:
 
 @contextlib.contextmanager
 def process_group() -> Iterator[None]:
-    """Joins the default process group, and leaves it at the end, also at that by an exception."""
+    """Joins the default process group, and leaves it at the end, also after an exception."""
     rankdeck.init_process_group()
     try:
         yield

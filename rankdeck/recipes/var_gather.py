@@ -54,7 +54,7 @@ class Parameters:
 
 
 def rows_of(parameters: Parameters, rank: int) -> torch.Tensor:
-    """The rows of a rank. Every rank can make that of another one, and so check what it gets."""
+    """The rows of a rank. Every rank can make those of the others too, and so check what it gets."""
     is_last = rank == dist.get_world_size() - 1
     count = int(parameters.rows * parameters.skew) if is_last else parameters.rows + rank
     generator = torch.Generator().manual_seed(seed_at(parameters.seed, rank))

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-OPTIONS = "1246AB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVW:XYab:c:e:fgi:kl:m:no:p:qstvw:xy"
-"""Of OpenSSH 9, for getopt."""
+OPTIONS = "1246AB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVW:XYab:c:e:fgi:kl:m:no:p:qstvw:xy"  # of OpenSSH 9, for getopt
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -49,8 +48,7 @@ SAYINGS = {
 """What ssh says of a host that it can't reach, by the first word of the host's name."""
 
 BUSY = "kex_exchange_identification: Connection closed by remote host\nConnection closed by {host} port 22"
-BUSY_CALLS = 2
-"""How many calls a busy host does not take: MaxStartups of sshd drops them like that."""
+BUSY_CALLS = 2  # how many calls a busy host does not take: MaxStartups of sshd drops them like that
 
 BANNER = "*** Authorized use only! All that you do here is monitored and recorded. ***\n" * 133
 """10 kB of what some sites greet with."""

@@ -19,8 +19,7 @@ from tests.support import PATIENCE, is_alive, kill_hard, wait_until
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 """Where root's commands are, for whoever does not have them on their PATH."""
 
-PREFIX = "rd"
-"""Short: an interface's name has 15 bytes at most (IFNAMSIZ of linux/if.h), and `rd4194304-99-4` has 14."""
+PREFIX = "rd"  # short: an interface's name has 15 bytes at most (IFNAMSIZ of linux/if.h), and `rd4194304-99-4` has 14
 
 
 def program(name: str) -> str:

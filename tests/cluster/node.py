@@ -24,8 +24,7 @@ ENVIRONMENT = {"PATH": SBIN}
 # Holds a node's namespaces open: nsenter joins them by its pid.
 ANCHOR = 'set -e; hostname "$0"; mount --bind "$1" /etc/hosts; echo ready; exec sleep infinity'
 
-MUTE = entries("cluster/node", "mute")
-"""Accepts every connection and never says a word."""
+MUTE = entries("cluster/node", "mute")  # accepts every connection and never says a word
 
 NOISE = """#!/bin/sh
 cat {text}
@@ -271,12 +270,7 @@ class Node:
 def _start_ready(argv: Sequence[str]) -> subprocess.Popen[str]:
     """Starts what says `ready`, and waits for that."""
     process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=ENVIRONMENT,
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
     )
     assert process.stdout is not None
     with process.stdout:

@@ -25,8 +25,7 @@ LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
 
 TRAIN = entries("cluster/runs", "train")
 
-COUNT = entries("cluster/runs", "count")
-"""A thousand numbered lines in a second."""
+COUNT = entries("cluster/runs", "count")  # a thousand numbered lines in a second
 
 
 @pytest.fixture
@@ -520,8 +519,7 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
-    [("refuse", "no sshd listens"), ("new_host_key", "host key"), ("hang", "node2")],
+    ("fault", "said"), [("refuse", "no sshd listens"), ("new_host_key", "host key"), ("hang", "node2")]
 )
 def test_a_node_that_can_not_be_reached_is_named_with_the_reason(
     rankdeck: Deck, launch, cluster: Cluster, fault: str, said: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import NEEDS_NO_GPU, Deck, entries, rows, use_mpi
+from tests.support import NEEDS_NO_GPU, Deck, entries, from_table, use_mpi
 
 MEET = entries("e2e/backends", "meet")
 
@@ -122,10 +122,8 @@ def test_a_python_without_mpi4py_is_found_before_the_launch(
     assert "-m pip install mpi4py" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("backend", "reason"), rows("e2e/backends", "a_backend_that_makes_no_sense_is_an_error_with_its_line")
-)
-def test_a_backend_that_makes_no_sense_is_an_error_with_its_line(rankdeck: Deck, write, backend, reason):
+@from_table
+def test_a_backend_that_makes_no_sense_is_an_error_with_its_line(backend, reason, rankdeck: Deck, write):
     done = rankdeck("plan", write(**backend))
     assert done.returncode == 2
     assert reason in done.stderr

@@ -1,25 +1,19 @@
-"""The recipe allreduce and `rankdeck bench`, with real ranks over real backends."""
+"""`rankdeck bench`, with real ranks over real backends."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import recipe_ranks
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, entries, rows, use_mpi, wait_until
+from tests.support import DEADLINE, PATIENCE, Deck, from_table, use_mpi, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
-RECIPE = ROOT / "rankdeck" / "recipes" / "allreduce.py"
 FEW = ("--sizes", "4,64K", "--seconds", "0.01")
 MOVING = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"]
 
@@ -37,66 +31,6 @@ def benched(rankdeck: Deck, *words: str, status: int = 0) -> Any:
     done = rankdeck("bench", "--json", *words, seconds=2 * DEADLINE)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
-
-
-# --- the recipe
-
-
-def run_recipe(
-    work: Path, *words: str, launcher: tuple[str, ...] = (), before: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    foreign = ("RANKDECK_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    env.update(PYTHONPATH=f"{LIGHT}:{ROOT}", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    return subprocess.run(
-        [sys.executable, *launcher, *before, str(RECIPE), *words],
-        cwd=work, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
-def test_under_torchrun_every_collective_is_measured_and_told_in_eighty_columns(home, work):
-    done = run_recipe(work, "--collectives", "all", *FEW, launcher=TORCHRUN)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "2 ranks, gloo on cpu, float32; times are of the slowest rank"
-    assert [line for line in lines if line in (*MOVING, "barrier")] == [*MOVING, "barrier"]
-    assert lines[-1] == "done: every result was right"
-    assert max(map(len, lines)) <= 80
-    row = re.compile(r" +(4 B|8 B|64 KiB) +\d+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +[\d.]+ +[\d.]+")
-    assert sum(bool(row.fullmatch(line)) for line in lines) == 2 * len(MOVING)
-
-
-def test_one_rank_without_any_launcher_measures_what_it_can(home, work):
-    done = run_recipe(work, "--collectives", "all_reduce,sendrecv", *FEW)
-    assert done.returncode == 0, done.stderr
-    assert "1 rank, gloo on cpu" in done.stdout
-    assert "sendrecv: not measured: 2 ranks are needed" in done.stdout
-
-
-WRONG = entries("e2e/bench", "wrong")
-
-
-def test_a_wrong_result_is_an_error_with_collective_size_and_rank(home, work, write_script):
-    script = write_script("wrong.py", WRONG)
-    done = run_recipe(work, "--sizes", "1K,4K,16K", "--seconds", "0.01", launcher=TORCHRUN, before=(str(script),))
-    assert done.returncode == 1
-    assert "allreduce: all_reduce of 4 KiB (4096 bytes) in float32 over gloo gave rank 1 a wrong result" in done.stderr
-    assert " 1 KiB" in done.stdout
-    assert "16 KiB" not in done.stdout
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int64"])
-def test_every_type_is_summed_right(tmp_path, dtype):
-    words = ("--sizes", "2,1000", "--dtype", dtype, "--seconds", "0.01")
-    done = recipe_ranks.run_recipe(tmp_path, "allreduce", *words, launcher="torchrun")
-    assert done.statuses == [0, 0], done.outputs
-    assert "done: every result was right" in done.outputs[0]
-
-
-# --- the command
 
 
 def test_backends_are_measured_one_after_the_other_and_their_results_stay(rankdeck, mpi):
@@ -177,8 +111,8 @@ def test_ctrl_c_stops_the_run_and_shows_what_there_is(rankdeck):
     assert rankdeck.processes() == []
 
 
-@pytest.mark.parametrize(("words", "said"), rows("e2e/bench", "a_wrong_word_starts_nothing"))
-def test_a_wrong_word_starts_nothing(rankdeck, words, said):
+@from_table
+def test_a_wrong_word_starts_nothing(words, said, rankdeck):
     done = rankdeck("bench", *words)
     assert done.returncode == 2
     assert said in done.stderr

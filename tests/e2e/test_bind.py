@@ -37,11 +37,7 @@ def logs(rankdeck: Deck, run: str, cores: Sequence[object]) -> list[str]:
     "how", [{"launch": {"warm": True}}, {"launch": {"warm": False}}, {"rank": {"wrap": ["env", "A=1"]}}]
 )
 def test_each_rank_has_cores_of_its_own(
-    rankdeck: Deck,
-    write_script: WriteScript,
-    write_profile: WriteProfile,
-    cores: list[list[int]],
-    how: dict[str, Any],
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, cores: list[list[int]], how: dict[str, Any]
 ) -> None:
     profile = write_profile(write_script("show.py", SHOW), len(cores), layout={"bind": "core"}, **how)
     assert f"0 ({cpu_words(cores[0])})" in rankdeck("plan", profile).stdout

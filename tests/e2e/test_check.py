@@ -29,12 +29,11 @@ from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh
-from tests.support import PATIENCE, Deck, checked, processes_with, rows, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, checked, from_table, processes_with, wait_gone, wait_until
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
-SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"
-"""A torch whose import hangs."""
+SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"  # a torch whose import hangs
 
 
 @pytest.fixture(autouse=True)
@@ -85,9 +84,9 @@ def test_a_python_that_is_not_there_fails_its_check(rankdeck: Deck, write_profil
     assert found["localhost", "torch"]["state"] == "skip"
 
 
-@pytest.mark.parametrize(("torch", "text"), rows("e2e/check", "a_torch_beside_the_script_is_the_one_that_ranks_get"))
+@from_table
 def test_a_torch_beside_the_script_is_the_one_that_ranks_get(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, torch: str, text: str
+    torch: str, text: str, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
 ):
     script = write_script("train/train.py", "")
     write_script("train/torch.py", torch)
@@ -302,9 +301,7 @@ async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest
 
 
 async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
-    on: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    fake_ssh: FakeSsh,
+    on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh
 ):
     monkeypatch.setattr(node_check, "AT_ONCE", 1)
     found = await findings(on("host1", "host2", "host3"))
@@ -331,9 +328,7 @@ def ranks_of(profile: Path) -> dict[str, int]:
 
 
 def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(
-    on: Any,
-    fake_ssh: FakeSsh,
-    monkeypatch: pytest.MonkeyPatch,
+    on: Any, fake_ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ):
     cores = len(os.sched_getaffinity(0))
     assert ranks_of(on("host1", "host2:3", ranks="auto")) == {"host1": cores, "host2": 3}
@@ -362,9 +357,9 @@ def test_every_node_that_can_not_be_asked_is_named_with_what_helps(on: Any, fake
 # --- GPUs, as nvidia-smi tells of them -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("said", "status", "found"), rows("e2e/check", "devices_are_read_from_nvidia_smi"))
+@from_table
 def test_devices_are_read_from_nvidia_smi(
-    work: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, found: list[list[str | int]]
+    said: str, status: int, found: list[list[str | int]], work: Path, monkeypatch: pytest.MonkeyPatch
 ):
     smi = work / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\nexit {status}\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, entries, processes_with, rows, wait_until
+from tests.support import PATIENCE, entries, from_table, processes_with, wait_until
 
 DUMP = """
 import json, os, sys
@@ -243,11 +243,9 @@ def test_set_words_reach_the_rank(rankdeck, write_script, write_profile, dump_fo
     assert found["1"]["argv"][1:] == ["a b"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "outside", "profile_env", "wanted"), rows("e2e/contract", "threads_are_limited_as_torchrun_does")
-)
+@from_table
 def test_threads_are_limited_as_torchrun_does(
-    rankdeck, write_script, write_profile, dump_folder, ranks, outside, profile_env, wanted
+    ranks, outside, profile_env, wanted, rankdeck, write_script, write_profile, dump_folder
 ):
     profile = write_profile(write_script("dump.py", DUMP), ranks=ranks, env=profile_env)
     assert rankdeck("launch", profile, env=outside).returncode == 0

@@ -151,8 +151,7 @@ def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
     kill_hard(newcomer)
     kill_hard(before[3])
     after = rankdeck.wait_status(
-        run,
-        lambda status: status["state"] == "running" and pids(status)[1] not in (before[1], newcomer, None),
+        run, lambda status: status["state"] == "running" and pids(status)[1] not in (before[1], newcomer, None)
     )
     assert_kept(rankdeck, run, before, after, 0, 2)
     assert result(rankdeck, run) == unbroken(rankdeck, launch)
@@ -299,30 +298,20 @@ def test_a_stop_reaches_ranks_that_wait_for_a_peer(rankdeck, launch):
     wait_until(lambda: not rankdeck.processes())
 
 
-def test_a_supervisor_that_dies_while_ranks_wait_can_still_let_them_rejoin(rankdeck, launch):
+@pytest.mark.parametrize("role", ["supervisor", "agent"])
+def test_a_supervisor_or_an_agent_that_dies_while_ranks_wait_can_still_let_them_rejoin(rankdeck, launch, role):
     run = launch()
     before = pids(reached(rankdeck, run, 10))
     kill_hard(before[2])
     rankdeck.wait_state(run, "holding")
-    kill_hard(rankdeck.supervisor(run))
+    old = getattr(rankdeck, role)(run)
+    kill_hard(old)
+    if role == "agent":
+        wait_until(lambda: rankdeck.agent(run) != old)
     rankdeck("restart", run, "--failed")
     after = reached(rankdeck, run, 60)
     assert_kept(rankdeck, run, before, after, 0)
     assert after["attempt"] == 0
-    rankdeck("stop", run)
-
-
-def test_an_agent_that_dies_while_ranks_wait_can_still_let_them_rejoin(rankdeck, launch):
-    run = launch()
-    before = pids(reached(rankdeck, run, 10))
-    kill_hard(before[2])
-    rankdeck.wait_state(run, "holding")
-    old = rankdeck.agent(run)
-    kill_hard(old)
-    wait_until(lambda: rankdeck.agent(run) != old)
-    rankdeck("restart", run, "--failed")
-    after = reached(rankdeck, run, 60)
-    assert_kept(rankdeck, run, before, after, 0)
     rankdeck("stop", run)
 
 

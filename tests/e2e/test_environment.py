@@ -10,7 +10,7 @@ import pytest
 from engine.backends import BACKENDS
 from engine.backends.variables import families_of
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import Deck, rows
+from tests.support import Deck, from_table
 
 SAID = "NCCL_TIMEOUT does nothing: NCCL has no such variable; set backend.timeout = 600 (seconds)"
 
@@ -42,8 +42,8 @@ def test_scripts_get_the_same_as_json(rankdeck: Deck):
     assert (heartbeat["takes"], heartbeat["set_by_rankdeck"]) == ("a whole number", "")
 
 
-@pytest.mark.parametrize(("words", "said"), rows("e2e/environment", "what_is_not_there_is_an_error"))
-def test_what_is_not_there_is_an_error(rankdeck: Deck, words: tuple[str, ...], said: str):
+@from_table
+def test_what_is_not_there_is_an_error(words: tuple[str, ...], said: str, rankdeck: Deck):
     done = rankdeck("env", *words)
     assert done.returncode == 2
     assert said in done.stderr

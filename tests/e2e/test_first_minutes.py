@@ -17,8 +17,7 @@ from tests.pty_command import ended, in_terminal
 from tests.support import COMMAND, PATIENCE, entries, wait_until
 
 RAISES = entries("e2e/first_minutes", "raises")
-PLACE = 6
-"""The line that raises."""
+PLACE = 6  # the line that raises
 LADDER = "launch.stop_ladder=[['SIGTERM', 5], ['SIGKILL', 5]]"
 HOLD = ("--set", "launch.on_failure=hold")
 

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from tests.pty_command import ended, pty
-from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, rows, wait_gone, wait_until
+from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, from_table, wait_gone, wait_until
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -201,11 +201,9 @@ def test_exit_status_is_2_for_a_word_that_is_wrong(rankdeck, words):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"), rows("e2e/launch", "exit_status_is_3_when_a_check_fails_and_nothing_was_started")
-)
+@from_table
 def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
-    rankdeck, write_script, write_profile, sections, said
+    sections, said, rankdeck, write_script, write_profile
 ):
     done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), **sections))
     assert done.returncode == 3
@@ -315,8 +313,7 @@ def test_the_store_of_a_run_on_one_machine_listens_on_the_loopback_address_only(
         socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
 
 
-NO_LOCKS = entries("e2e/launch", "no_locks")
-"""A sitecustomize for a file system without flock."""
+NO_LOCKS = entries("e2e/launch", "no_locks")  # a sitecustomize for a file system without flock
 
 
 def test_a_launch_on_a_file_system_without_locks_says_so(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
@@ -344,8 +341,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
     assert rankdeck.status(run)["state"] == "stopped"
 
 
-DIES = entries("e2e/launch", "dies")
-"""A sitecustomize with which each supervisor dies soon after it has started."""
+DIES = entries("e2e/launch", "dies")  # a sitecustomize with which each supervisor dies soon after it has started
 
 
 def test_a_launch_whose_supervisors_die_again_and_again_obeys_sigterm(
@@ -434,21 +430,13 @@ def test_a_question_of_ctrl_c_ends_with_the_run(rankdeck, following):
     ended(following)
 
 
-def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
+@pytest.mark.parametrize("answer", ["s\n", "\x03"])
+def test_ctrl_c_in_a_terminal_asks_and_s_or_a_second_one_stops(rankdeck, following, answer):
     following.sendintr()
     following.expect("stop the run")
-    following.sendline("s")
+    following.send(answer)
     following.expect("stopped")
     assert ended(following) == 130
-    assert rankdeck.status()["state"] == "stopped"
-
-
-def test_a_second_ctrl_c_stops(rankdeck, following):
-    following.sendintr()
-    following.expect("detach")
-    following.sendintr()
-    following.expect("stopped")
-    ended(following)
     assert rankdeck.status()["state"] == "stopped"
 
 

@@ -8,21 +8,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
-import pytest
-
-from tests.support import rows
+from tests.support import from_table
 
 TELL = """#!/bin/sh
 { printf '%s\\n' "$#" "$1" "$RANKDECK_EVENT" "$RANKDECK_RUN" "$RANKDECK_PROFILE" "$RANKDECK_TEXT"; } >> told
 """
 
 
-@pytest.mark.parametrize(
-    ("script", "status", "told"),
-    rows("e2e/notify", "the_users_command_is_told_once_in_its_environment_how_a_run_ended"),
-)
+@from_table
 def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
-    rankdeck, home, write_script, write_profile, work, script, status, told
+    script, status, told, rankdeck, home, write_script, write_profile, work
 ):
     tell = write_script("tell", TELL)
     tell.chmod(0o700)

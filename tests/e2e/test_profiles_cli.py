@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine.commands.cli
-from tests.support import COMMAND, PATIENCE, rows, verbs
+from tests.support import COMMAND, PATIENCE, from_table, verbs
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -81,15 +81,6 @@ def test_a_malformed_profile_is_one_clear_error(inside, work, home, name, verb):
     assert not (home / "runs").exists()
 
 
-@pytest.mark.parametrize("name", ["empty", "deep arrays", "a node that is a command"])
-def test_no_traceback_reaches_a_user(rankdeck, work, name):
-    (work / "bad.toml").write_text(MALFORMED[name], encoding="utf-8")
-    done = rankdeck("launch", "./bad.toml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("\n") <= 2
-
-
 @pytest.mark.parametrize(
     "data", [b"\xff\xfe", b"schema = 1\nname = '\xff'\n", b"\xef\xbb\xbfschema = ]", b"\x00" * 100]
 )
@@ -146,8 +137,8 @@ def test_a_damaged_set_word_is_never_a_traceback(inside, work, word):
     assert bool(said.err) == (said.status != 0)
 
 
-@pytest.mark.parametrize(("word", "wanted"), rows("e2e/profiles_cli", "a_wrong_set_word_is_named"))
-def test_a_wrong_set_word_is_named(inside, work, word, wanted):
+@from_table
+def test_a_wrong_set_word_is_named(word, wanted, inside, work):
     (work / "good.toml").write_text(GOOD)
     said = inside("plan", "./good.toml", "--set", word)
     assert said.status == 2

@@ -368,12 +368,12 @@ def test_kill_of_what_does_not_exist_harms_nobody(rankdeck, write_script, write_
     rankdeck.wait_state(run, "running")
 
 
-def test_kill_of_a_rank_that_has_ended_says_so(rankdeck, write_script, write_profile):
+def test_a_run_that_has_ended_has_no_rank_to_kill_and_no_stacks(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
     rankdeck("wait", run)
-    done = rankdeck("kill", run, "--rank", "0")
-    assert done.returncode == 1
-    assert f"{run} has ended" in done.stderr
+    for done in (rankdeck("kill", run, "--rank", "0"), rankdeck("stacks", run)):
+        assert done.returncode == 1
+        assert f"{run} has ended" in done.stderr
 
 
 def test_kill_waits_for_a_rank_that_is_about_to_start(rankdeck, write_script, write_profile, work):

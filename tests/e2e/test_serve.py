@@ -21,8 +21,7 @@ from tests.support import PATIENCE, Deck, Process, wait_gone, wait_until
 
 aiohttp = pytest.importorskip("aiohttp", reason="needs textual-serve: pip install 'rankdeck[serve]'")
 
-ASKS_FOR_MODE = b"\x1b[?2026$p"
-"""Textual's question for synchronized output, which pyte would print."""
+ASKS_FOR_MODE = b"\x1b[?2026$p"  # Textual's question for synchronized output, which pyte would print
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/([\w-]{43})/\n")
 
@@ -75,10 +74,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser(address: str) -> AsyncIterator[Browser]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.ws_connect(f"{address}ws?width=100&height=30") as connection,
-    ):
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as connection:
         yield Browser(connection)
 
 

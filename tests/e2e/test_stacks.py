@@ -137,11 +137,3 @@ def test_a_stopped_rank_is_told_and_the_others_are_shown(rankdeck, write_script,
     said = told(rankdeck, run, "rank 0: in nap")
     assert "rank 1: no stack: it does not answer; it may be stopped" in said
     rankdeck("kill", run, "--rank", "1", "--signal", "CONT")
-
-
-def test_a_run_that_has_ended_has_no_stacks(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
-    rankdeck("wait", run)
-    done = rankdeck("stacks", run)
-    assert done.returncode == 1
-    assert f"{run} has ended" in done.stderr

@@ -46,26 +46,22 @@ def python_without(tmp_path: Path):
     return write
 
 
-@pytest.mark.parametrize("status", [70, 3])
+@pytest.mark.parametrize(
+    ("ends", "reason", "hint"),
+    [
+        ("exit 70", "the store could not start: its process ended with exit 70", "`rankdeck check`"),
+        ("exit 3", "the store could not start: its process ended with exit 3", "`rankdeck check`"),
+        ("kill -9 $$", "the store was lost before rank 0 had joined: its process ended with SIGKILL", "see what kills processes"),
+    ],
+)  # fmt: skip
 def test_a_store_that_fails_ends_the_run_with_its_last_lines_and_a_next_step(
-    rankdeck, write_script, write_profile, python_without, status
+    rankdeck, write_script, write_profile, python_without, ends, reason, hint
 ):
-    python = python_without("*store_host*", f"exit {status}")
+    python = python_without("*store_host*", ends)
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)  # rank 1 never comes
-    reason = rankdeck.wait_state(run, "failed")["doing"]
-    assert reason.startswith(
-        f"the store could not start: its process ended with exit {status}: in torch | Boom: no libuv; `rankdeck check`"
-    )
-    assert str(rankdeck.folder(run) / "attempt_0" / "store.log") in reason
-
-
-def test_ranks_that_come_to_a_store_that_is_gone_are_ended(rankdeck, write_script, write_profile, python_without):
-    python = python_without("*store_host*", "kill -9 $$")
-    run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)
-    reason = rankdeck.wait_state(run, "failed")["doing"]
-    assert reason.startswith(
-        "the store was lost before rank 0 had joined: its process ended with SIGKILL: in torch | Boom: no libuv; see what kills processes"
-    )
+    doing = rankdeck.wait_state(run, "failed")["doing"]
+    assert doing.startswith(f"{reason}: in torch | Boom: no libuv; {hint}")
+    assert str(rankdeck.folder(run) / "attempt_0" / "store.log") in doing
 
 
 def test_a_store_that_is_killed_while_ranks_wait_in_it_ends_them(rankdeck, write_script, write_profile, work):

@@ -17,8 +17,7 @@ from tests.support import entries, kill_hard
 
 SAY = "import json, sys\ndef say(**what): print('SAID ' + json.dumps(what, default=str), flush=True)\n"
 
-SAME = entries("e2e/warm", "same")
-"""Whatever these print, to either stream, and how they end must be the same."""
+SAME = entries("e2e/warm", "same")  # whatever these print, to either stream, and how they end must be the same
 
 
 @pytest.fixture(autouse=True)

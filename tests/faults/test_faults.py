@@ -438,8 +438,7 @@ def test_what_was_asked_for_is_in_the_journal(counting):
 
 # --- a defect in the supervisor
 
-DEFECT = entries("faults/faults", "defect")
-"""A sitecustomize that breaks one part of each supervisor."""
+DEFECT = entries("faults/faults", "defect")  # a sitecustomize that breaks one part of each supervisor
 
 
 @pytest.mark.parametrize(
@@ -494,8 +493,7 @@ def test_a_run_whose_supervisor_can_not_stop_it_is_stopped_without_it(
     assert f"{run} stopped" in " ".join(rankdeck("ps", "--all").stdout.split())
 
 
-OUTSIDE = entries("faults/faults", "outside")
-"""A sitecustomize that breaks each supervisor outside of its parts."""
+OUTSIDE = entries("faults/faults", "outside")  # a sitecustomize that breaks each supervisor outside of its parts
 
 
 @pytest.fixture
@@ -773,11 +771,7 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
         "print(s.makefile().readline())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-        text=True,
+        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=PATIENCE, check=False, text=True
     )
     assert done.stdout, done.stderr
     assert json.loads(done.stdout) == {

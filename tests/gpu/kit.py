@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-LIMIT = 470.0
-"""Seconds after which no further step begins."""
+LIMIT = 470.0  # seconds after which no further step begins
 
 HEAD = """
 import os, signal, sys, time

@@ -21,8 +21,7 @@ LISTS = tomllib.loads((ROOT / "tests" / "data" / "torch_suite.toml").read_text(e
 LEFT_OUT, NEEDS_THREE_RANKS, SKIPPED = LISTS["left_out"], LISTS["needs_three_ranks"], LISTS["skipped"]
 """Tests that are not started, tests whose group is ranks 1 and 2, and tests that skip themselves."""
 
-LEAST = {2: 90, 3: 110}
-"""How many tests pass at the least, by the number of ranks."""
+LEAST = {2: 90, 3: 110}  # how many tests pass at the least, by the number of ranks
 
 
 @pytest.mark.timeout(1000)

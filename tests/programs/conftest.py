@@ -30,12 +30,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Ran(NamedTuple):
     """A run that has succeeded, as its user sees it."""
 
-    final: str
-    """What rank 0 printed last about its result."""
+    final: str  # what rank 0 printed last about its result
     status: dict[str, Any]
     summary: dict[str, Any]
-    curves: dict[str, list[tuple[int | None, float]]]
-    """Of rank 0, by metric: (step, value)."""
+    curves: dict[str, list[tuple[int | None, float]]]  # of rank 0, by metric: (step, value)
 
     def steps(self, metric: str) -> set[int]:
         """Where a curve has points."""

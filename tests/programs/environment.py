@@ -20,8 +20,7 @@ from tests.installing import UnavailableError, install
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
-SECONDS = 900
-"""Within which the libraries are there, over a slow line too."""
+SECONDS = 900  # within which the libraries are there, over a slow line too
 
 
 def libraries() -> Path:

@@ -14,11 +14,8 @@ from tests.rank.elastic_ranks import Ranks
 from tests.support import wait_until
 
 WORLD, STEPS = 3, 7
-PHASES = ("init", "forward", "backward", "collective", "step", "counted", "last")
-"""In which each script is killed."""
-
-LONGEST = 120.0
-"""Seconds that a case may take on an idle machine."""
+PHASES = ("init", "forward", "backward", "collective", "step", "counted", "last")  # in which each script is killed
+LONGEST = 120.0  # seconds that a case may take on an idle machine
 
 PROGRAM = str(Path(__file__).with_name("elastic_program.py"))
 
@@ -110,8 +107,7 @@ class Case(NamedTuple):
 class Verdict(NamedTuple):
     """What became of it."""
 
-    word: str
-    """right, refused, wrong"""
+    word: str  # right, refused, wrong
     why: str
 
 

@@ -22,7 +22,7 @@ from rankdeck.elastic._share import Standing
 from rankdeck.elastic._stop import Stop
 from rankdeck.elastic._store import board as _board
 from rankdeck.elastic._store.news import News
-from tests.support import PATIENCE, rows, wait_until
+from tests.support import PATIENCE, from_table, wait_until
 
 
 def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
@@ -72,9 +72,7 @@ def test_without_a_commit_nothing_goes_back() -> None:
     assert state.step == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "may_be"), rows("rank/elastic", "only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word")
-)
+@from_table
 def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
     assert may_be_peers_fault(RuntimeError(text)) == may_be
 

@@ -11,8 +11,7 @@ from tests.rank.elastic_contract import REFUSED, SCRIPTS, Bench, Case, cases
 
 pytestmark = pytest.mark.slow
 
-MUST_BE_RIGHT = sorted(SCRIPTS.keys() - {"compile"})
-"""The scripts but one, which imports for ten seconds."""
+MUST_BE_RIGHT = sorted(SCRIPTS.keys() - {"compile"})  # the scripts but one, which imports for ten seconds
 
 
 @pytest.fixture(scope="module")

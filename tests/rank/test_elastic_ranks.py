@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = entries("rank/elastic_ranks", "train")
 
-RESULT = "result -42.0"
-"""Two ranks, six steps, and a gradient of 1 in the first step, 2 in the second."""
+RESULT = "result -42.0"  # two ranks, six steps, and a gradient of 1 in the first step, 2 in the second
 
 Launch = Callable[..., Ranks]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from engine.core.errors import UsageError
 from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
-from tests.recipe_ranks import run_recipe
-from tests.support import rows
+from tests.recipe_ranks import RECIPES, Gang, run_recipe
+from tests.support import entries, from_table, rows
 
 MIB = 1 << 20
 
@@ -56,7 +57,7 @@ def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, ca
         bench.make_profiles("gloo", None, None, None, {"sizes": words})
 
 
-@pytest.mark.parametrize(("words", "why"), rows("rank/recipe_allreduce", "what_makes_no_sense_is_refused"))
+@from_table
 def test_what_makes_no_sense_is_refused(words: list[str], why: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         allreduce.check(read_parameters(allreduce.Parameters, words))
@@ -112,10 +113,49 @@ def test_median_and_p95_are_of_the_repetitions():
 # --- a run
 
 
+MOVING = [name for name in COLLECTIVES if name != "barrier"]
+
+
 @pytest.mark.slow
-def test_it_measures_every_collective_under_torchrun_too(tmp_path: Path):
-    words = ("--collectives", "all", "--sizes", "4,4K", "--seconds", "0.01")
+def test_under_torchrun_every_collective_is_measured_and_told_in_eighty_columns(tmp_path: Path):
+    words = ("--collectives", "all", "--sizes", "4,64K", "--seconds", "0.01")
     done = run_recipe(tmp_path, "allreduce", *words, launcher="torchrun")
     assert done.statuses == [0, 0], done.outputs
-    assert "2 ranks, gloo on cpu" in done.outputs[0]
-    assert {name for name in COLLECTIVES if name in done.outputs[0]} == set(COLLECTIVES)
+    lines = done.outputs[0].splitlines()
+    assert lines[0] == "2 ranks, gloo on cpu, float32; times are of the slowest rank"
+    assert sorted(line for line in lines if line in COLLECTIVES) == sorted(COLLECTIVES)
+    assert lines[-1] == "done: every result was right"
+    assert max(map(len, lines)) <= 80
+    row = re.compile(r" +(4 B|8 B|64 KiB) +\d+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +[\d.]+ +[\d.]+")
+    assert sum(bool(row.fullmatch(line)) for line in lines) == 2 * len(MOVING)
+
+
+@pytest.mark.slow
+def test_one_rank_without_any_launcher_measures_what_it_can(tmp_path: Path):
+    words = ("--collectives", "all_reduce,sendrecv", "--sizes", "4,64K", "--seconds", "0.01")
+    done = run_recipe(tmp_path, "allreduce", *words, launcher="python")
+    assert done.statuses == [0], done.outputs
+    assert "1 rank, gloo on cpu" in done.outputs[0]
+    assert "sendrecv: not measured: 2 ranks are needed" in done.outputs[0]
+
+
+@pytest.mark.slow
+def test_a_wrong_result_is_an_error_with_collective_size_and_rank(tmp_path: Path):
+    script = tmp_path / "wrong.py"
+    script.write_text(entries("rank/recipe_allreduce", "wrong"))
+    words = ("--sizes", "1K,4K,16K", "--seconds", "0.01")
+    gang = Gang(tmp_path / "run", [str(script), str(RECIPES / "allreduce.py"), *words], 2, "torchrun")
+    assert gang.wait() == [1, 1]
+    said = "allreduce: all_reduce of 4 KiB (4096 bytes) in float32 over gloo gave rank 1 a wrong result"
+    assert said in gang.log(0) + gang.log(1)
+    assert " 1 KiB" in gang.log(0)
+    assert "16 KiB" not in gang.log(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int64"])
+def test_every_type_is_summed_right(tmp_path: Path, dtype: str):
+    words = ("--sizes", "2,1000", "--dtype", dtype, "--seconds", "0.01")
+    done = run_recipe(tmp_path, "allreduce", *words, launcher="torchrun")
+    assert done.statuses == [0, 0], done.outputs
+    assert "done: every result was right" in done.outputs[0]

@@ -32,12 +32,9 @@ class Short(NamedTuple):
     """A short run of a recipe."""
 
     words: str = ""
-    says: str = ""
-    """A line of rank 0."""
-    least: float = 0.0
-    """The accuracy in its final line is higher; 0: it has none."""
-    most: float = 0.0
-    """The loss in its final line is lower; 0: it has none."""
+    says: str = ""  # a line of rank 0
+    least: float = 0.0  # the accuracy in its final line is higher; 0: it has none
+    most: float = 0.0  # the loss in its final line is lower; 0: it has none
 
 
 PLACES = (Place("gloo", 2), Place("gloo", 4), Place("mpi", 2), Place("ucc", 2))

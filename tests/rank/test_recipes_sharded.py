@@ -17,8 +17,7 @@ FSDP = ("--batch", "8", "--block", "16", "--layers", "1", "--heads", "2", "--wid
 WORDS = {"fsdp-gpt": FSDP, "tensor-parallel": ("--lr", "0.02", "--width", "32")}
 STEPS = {"fsdp-gpt": 20, "tensor-parallel": 30}
 FIGURE = {"fsdp-gpt": "loss", "tensor-parallel": "accuracy"}
-KEPT = 10
-"""Step of the checkpoint from which a killed training resumes."""
+KEPT = 10  # step of the checkpoint from which a killed training resumes
 
 FULL_DISK = entries("rank/recipes_sharded", "full_disk")
 

@@ -103,3 +103,81 @@ def test_a_run_of_the_users_batch_file_ends_with_its_job_in_words_of_slurm(
     said = rankdeck("status", run).stdout
     assert f"Slurm's job {job}" in said.partition("\n")[0], said
     assert "rankdeck restart" not in said, said
+
+
+# --- jobs that begin again -----------------------------------------------------------------------------------------------
+
+
+def requeue(slurm: Slurm, job: str) -> None:
+    """Puts a job back into the queue, and lets it begin again soon: by itself, Slurm waits for two minutes."""
+    slurm.run("scontrol", "requeue", job)
+    wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+
+
+def assert_no_step_is_lost(deck: Deck, run: str) -> None:
+    for rank in range(2):
+        first, second = (steps_of(deck, run, attempt, rank) for attempt in range(2))
+        assert second[0] <= first[-1] + 1, "the curve has no gap"
+
+
+def test_a_batch_file_that_begins_again_continues_its_run(
+    slurm: Slurm, rankdeck: Deck, batch: Callable[..., str], work: Path
+) -> None:
+    job = batch("LAUNCH --set description=one && LAUNCH", "--requeue")
+    wait_until(lambda: runs(rankdeck), what="a run has begun")
+    first = the_run(rankdeck)
+    wait_steps(rankdeck, first)
+    requeue(slurm, job)
+    wait_steps(rankdeck, first, attempt=1)
+    assert the_run(rankdeck) == first
+    assert_no_step_is_lost(rankdeck, first)
+    (work / "finish").touch()
+    assert rankdeck.wait_state(first, "succeeded")["attempt"] == 1
+    wait_until(lambda: len(runs(rankdeck)) == 2, what="the second line launches another run")
+    (second,) = set(runs(rankdeck)) - {first}
+    assert rankdeck.wait_state(second, "succeeded")["attempt"] == 0
+
+
+@pytest.mark.parametrize("how", ["requeue", "preempt", "node"])
+def test_a_submitted_run_whose_job_begins_again_goes_on(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, how: str
+) -> None:
+    keys = {"on_preempt": "requeue", "on_node_fail": "requeue"}
+    layout = {"slurm": {"nodes": 1, "ranks_per_node": 2, "options": ["--nodelist=sl1"], **keys}}
+    run = rankdeck.launch(write_profile(write_script("go_on.py", GO_ON), 2, layout=layout))
+    wait_steps(rankdeck, run)
+    job = slurm.run("squeue", "-h", "-o", "%A")
+    if how == "requeue":
+        requeue(slurm, job)
+    elif how == "preempt":
+        urgent = ["sbatch", "--parsable", "--nodelist=sl1", "--export=NONE", "--output=/dev/null", "--partition=urgent"]
+        other = slurm.run(*urgent, "--wrap=exec sleep infinity")
+        wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+        wait_until(lambda: "queued" in rankdeck("ps").stdout, what="ps knows that it waits")
+        slurm.run("scancel", other)
+        slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+    else:
+        slurm.run("scontrol", "update", "nodename=sl1", "state=down", "reason=test")
+        wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+        slurm.run("scontrol", "update", "nodename=sl1", "state=resume")
+        slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+    wait_steps(rankdeck, run, attempt=1)
+    (work / "finish").touch()
+    assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1
+
+
+# --- tasks of a step -----------------------------------------------------------------------------------------------------
+
+
+def test_of_the_tasks_of_a_step_only_the_first_starts_a_run_unless_their_arguments_differ(
+    slurm: Slurm, rankdeck: Deck, batch: Callable[..., str], work: Path
+) -> None:
+    own = "srun --ntasks=2 sh -c 'LAUNCH --set description=$SLURM_PROCID'"
+    job = batch(f"srun --ntasks=4 LAUNCH; {own}", nodes=2)
+    said = work / "own.out"
+    wait_until(lambda: said.exists() and b"run of this step" in said.read_bytes(), what="the other tasks say so")
+    (work / "finish").touch()
+    wait_until(lambda: slurm.state(job) == "COMPLETED", what="the job has ended well")
+    assert len(runs(rankdeck)) == 3
+    assert all(rankdeck.status(run)["state"] == "succeeded" for run in runs(rankdeck))

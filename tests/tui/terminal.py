@@ -14,8 +14,7 @@ import pyte
 
 from tests.support import PATIENCE, kill_hard, wait_until
 
-BEGUN = re.compile(rb"(?:\x1b(?:\[[^@-~]*)?)?\Z")
-"""A control sequence whose end has not come yet."""
+BEGUN = re.compile(rb"(?:\x1b(?:\[[^@-~]*)?)?\Z")  # a control sequence whose end has not come yet
 
 
 class Pty:
@@ -40,11 +39,7 @@ class Pty:
             # pytest-xdist sets the first, and a size that is set there goes before the terminal's own.
             environment.pop(name, None)
         self.child = pexpect.spawn(
-            program[0],
-            list(program[1:]),
-            cwd=str(root),
-            dimensions=(lines, columns),
-            env=environment,
+            program[0], list(program[1:]), cwd=str(root), dimensions=(lines, columns), env=environment
         )
 
     def send(self, data: bytes) -> None:

@@ -14,19 +14,13 @@ from rich.style import Style
 from textual.color import Color
 
 from tests.support import PATIENCE
-from tests.tui.fake_engine import FakeEngine
+from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.theme import NoColours
-
-
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    monkeypatch.chdir(tmp_path)  # where no Python files lie
-    return FakeEngine(tmp_path)
 
 
 async def test_q_on_home_leaves(engine: FakeEngine):
@@ -270,3 +264,32 @@ async def test_ctrl_z_suspends_and_is_no_letter_of_a_form(tmp_path: Path, monkey
 
 def _is_reversed(segment: Segment) -> bool:
     return bool(segment.text.strip() and segment.style and segment.style.reverse)
+
+
+SMALL = {
+    "home": ("", "Plan: quickstart", "j tab slash x escape", "● quickstart"),
+    "form": ("e", "Edit: ", "x down down right f2 f2", "nccl"),
+    "check": ("c", "r again", "down right n r end pageup", "gpu02"),
+    "run": ("", "● running", "2 3 4 5 1 enter escape a r escape", "✖ failed"),
+    "stacks": ("", "t stacks", "t down r end", "waiting in all_reduce"),
+}
+"""By screen: the key that opens it, what is seen then, the keys that are pressed on a tiny terminal, and what is seen on a large one."""
+
+
+@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
+@pytest.mark.parametrize("screen", SMALL)
+async def test_a_tiny_terminal_is_no_reason_to_end(
+    engine: FakeEngine, run: FakeRun, screen: str, size: tuple[int, int]
+):
+    opens, first, keys, last = SMALL[screen]
+    app = RankdeckApp(engine, open_run=RUN if screen in ("run", "stacks") else None)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart" if opens else first)
+        await pilot.press(*opens)
+        await until_seen(pilot, first)
+        await pilot.resize_terminal(*size)
+        if screen == "run":
+            run.fail(2)
+        await pilot.press(*keys.split())
+        await pilot.resize_terminal(120, 40)
+        await until_seen(pilot, last)

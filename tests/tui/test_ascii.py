@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from engine.core.errors import RankdeckError
-from tests.support import rows
+from tests.support import from_table
 from tests.tui.fake_engine import FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -121,7 +121,7 @@ async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: 
         assert_ascii(pilot)
 
 
-@pytest.mark.parametrize(("environment", "is_ascii"), rows("tui/ascii", "a_terminal_without_unicode_gets_ascii"))
+@from_table
 def test_a_terminal_without_unicode_gets_ascii(environment: dict[str, str], is_ascii: bool):
     assert is_ascii_terminal(environment) == is_ascii
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -36,11 +35,6 @@ def results(*collectives: str) -> list[Result]:
     ]  # fmt: skip
     barrier = Result(collective="barrier", dtype="float32", bytes=0, repetitions=100, median_us=50.0, p95_us=60.0)
     return [*found, barrier]
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.tui.hostile import CORPUS
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.check import CheckScreen
-from tui.text.check import finding_text, grid_title, verdict
+from tui.text.check import finding_text, grid_title
 from tui.widgets.check_grid import CheckGrid, Columns
 from tui.widgets.line_keys import line_width
 
@@ -151,17 +151,6 @@ async def test_a_click_chooses_a_cell(engine: FakeEngine):
         assert grid.cell == ("gpu02", "backend")
 
 
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tuple[int, int]):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot)
-        await pilot.resize_terminal(*size)
-        await pilot.press("down", "right", "n", "r", "end", "pageup")
-        await pilot.resize_terminal(80, 24)
-        await until_seen(pilot, "Check of quickstart", "gpu02")
-
-
 async def test_a_check_of_no_node_is_no_reason_to_end(engine: FakeEngine):
     engine.nodes = ()
     app = RankdeckApp(engine)
@@ -199,8 +188,8 @@ def test_whatever_a_node_says_nothing_but_text_gets_out(data: bytes, width: int)
 
 def test_the_title_counts_nodes_and_problems():
     grid = Grid(["gpu01"])
-    assert verdict(grid, is_running=True) == "checking"
-    assert verdict(grid, is_running=False) == "no problems"
+    assert grid_title("job", grid, is_running=True, ascii=True) == "Check of job, 0 of 1 nodes: checking"
+    assert grid_title("job", grid, is_running=False, ascii=True) == "Check of job, 1 node: no problems"
     for check in CHECKS:
         grid.take(ok("gpu01", check, ""))
     grid.take(fail("gpu01", "ssh", "", ""))

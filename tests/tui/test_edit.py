@@ -176,12 +176,6 @@ def test_a_new_name_is_one_that_nothing_has(taken: set[str], free: str):
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    monkeypatch.chdir(tmp_path)  # where no Python files lie
-    return FakeEngine(tmp_path)
-
-
-@pytest.fixture
 def app(engine: FakeEngine) -> RankdeckApp:
     return RankdeckApp(engine)
 
@@ -511,16 +505,6 @@ async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
         await pilot.press("ctrl+s")
         await until_seen(pilot, "saved")
         assert not engine.saved[0][0].launch.warm
-
-
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, size: tuple[int, int]):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e")
-        await pilot.resize_terminal(*size)
-        await pilot.press("x", "down", "down", "right", "f2", "f2")
-        await pilot.resize_terminal(120, 40)
-        await until_seen(pilot, "Edit: ", "nccl")
 
 
 # --- a choice --------------------------------------------------------------------------------------------------------

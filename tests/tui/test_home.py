@@ -22,11 +22,6 @@ from tui.text.plan import plan_text
 from tui.widgets.line_list import LineList
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path)
-
-
 def test_the_plan_offers_the_modules_that_ranks_imported_slowly():
     plan = msgspec.structs.replace(planned(profile("mine")), slow_imports=(("transformers.trainer", 4.71),))
     text = plan_text(plan, 120).plain
@@ -238,19 +233,6 @@ async def test_an_engine_that_breaks_is_reported_and_the_app_stays(engine: FakeE
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "profiles: stale file handle [/")
         assert isinstance(app.screen, HomeScreen)
-
-
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tuple[int, int]):
-    engine.add_run()
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until(
-            pilot, lambda: isinstance(app.screen, HomeScreen) and bool(app.screen.lists.known_profiles), "profiles"
-        )
-        await pilot.press("j", "tab", "slash", "x", "escape")
-        await pilot.resize_terminal(120, 40)
-        await until_seen(pilot, "quickstart", "● quickstart")
 
 
 async def test_the_cursor_stays_visible_when_the_terminal_becomes_lower(engine: FakeEngine):

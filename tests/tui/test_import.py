@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ from tui.widgets.form_row import FormRow
 TORCHRUN = "torchrun --nproc-per-node 3 --rdzv-id x train.py --lr 1e-3"
 
 BATCH = entries("tui/import", "batch")
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from tui.screens.run_panes import RunPanes
 from tui.screens.script import ScriptScreen
 from tui.screens.stacks import StacksScreen
 from tui.text.help import help_text
+from tui.text.marks import CHECK_MARKS, RUN_MARKS, signs
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
 from tui.widgets.log_view import LogView
@@ -120,9 +121,9 @@ def test_every_id_is_there_once_and_every_place_has_a_heading():
 
 def test_every_line_of_the_table_is_a_place_or_a_key_and_is_listed_where_there_is_a_list():
     lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    assert [line for line in lines if len(line.split("\t")) not in (2, 6)] == []
+    assert [line for line in lines if len(line.split("\t")) not in (2, 3, 6)] == []
     assert len(lines) == len(PLACES) + len(KEYS)
-    assert {word for key in KEYS for word in key.lists} == {"bar", "end", "palette", "-"}
+    assert {word for key in KEYS for word in key.lists} == {"bar", "end", "palette", "changes", "-"}
 
 
 def test_no_place_gives_one_key_two_meanings():
@@ -158,18 +159,10 @@ def test_the_help_can_be_searched_and_says_when_there_is_nothing():
 
 def test_the_help_explains_every_state_and_word():
     text = str(help_text("", 80, ascii=False))
-    for word in (
-        "● running",
-        "◆ holding",
-        "✖ failed",
-        "? lost",
-        "✔ succeeded",
-        "attempt",
-        "generation",
-        "rank",
-        "run",
-        "supervisor",
-    ):
+    states = [f"{mark.unicode} {word}" for word, mark in RUN_MARKS.items()]
+    states += [f"{sign} {word}" for word, sign in signs(ascii=False).ranks.items()]
+    states += [f"{mark.unicode} {word or 'checking'}" for word, mark in CHECK_MARKS.items()]
+    for word in (*states, "attempt", "generation", "supervisor"):
         assert word in text
 
 

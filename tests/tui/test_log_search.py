@@ -98,8 +98,7 @@ def test_what_can_t_be_sought_says_why(text):
         Pattern(text)
 
 
-SLOW = "(a|aa)*[bc]"
-"""Takes exponential time in lines of `a`."""
+SLOW = "(a|aa)*[bc]"  # takes exponential time in lines of `a`
 
 
 @pytest.fixture
@@ -125,8 +124,7 @@ def test_what_takes_exponential_time_ends_and_finds_nothing_from_then_on():
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("text", "lines"),
-    [(r"\D+1", b"\n" * 1_000_000), (r"(?s:.+)1", b"a\n" * 500_000), ("error.*x", b"error" * 200_000)],
+    ("text", "lines"), [(r"\D+1", b"\n" * 1_000_000), (r"(?s:.+)1", b"a\n" * 500_000), ("error.*x", b"error" * 200_000)]
 )
 def test_a_repeat_in_very_many_lines_or_a_very_long_one_ends(text: str, lines: bytes):
     """With `re` each of these takes hours."""

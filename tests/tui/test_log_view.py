@@ -150,23 +150,14 @@ async def test_a_reader_at_the_edge_of_a_full_log_keeps_the_text_and_can_go_on(p
 
 
 @pytest.mark.parametrize("key", ["up", "k", "pageup", "ctrl+u", "g", "home"])
-async def test_any_way_up_ends_following(path, key):
+async def test_any_way_up_ends_following_and_the_end_takes_it_up_again(path, key):
     append(path, *steps(0, 100))
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "step 99")
         await pilot.press(key)
-        assert not app.view.shown.follows
-        assert app.view.badge == "paused"
-
-
-@pytest.mark.parametrize("key", ["G", "end"])
-async def test_following_is_taken_up_again(path, key):
-    append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
-        await pilot.press("g", key)
+        assert (app.view.shown.follows, app.view.badge) == (False, "paused")
+        await pilot.press("g", "end" if key in ("g", "home") else "G")
         assert app.view.shown.follows
         await seen(pilot, app.view, "step 99")
 

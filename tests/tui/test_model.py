@@ -89,29 +89,17 @@ def test_there_is_no_estimate_without_a_total_or_while_holding(run: FakeRun):
     assert header.eta is None
 
 
-def test_a_new_attempt_begins_a_new_pace(run: FakeRun):
+@pytest.mark.parametrize(("counted", "steps"), [("attempt", (40, 41)), ("generation", (60, 61))])
+def test_a_new_attempt_and_a_rejoin_begin_a_new_pace(run: FakeRun, counted: str, steps: tuple[int, int]):
     for step in range(50, 60):
         run.tick(step, seconds=100.0)
     model = folded(run)
-    model.apply(Update(run=msgspec.structs.replace(run.view, attempt=1, step=41)))
-    for step in (40, 41):
+    model.apply(Update(run=msgspec.structs.replace(run.view, step=steps[1], **{counted: 1})))
+    for step in steps:
         model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
     header = model.header(run.now)
     assert header is not None
-    assert header.eta == pytest.approx(59.0)
-
-
-def test_a_rejoin_begins_a_new_pace(run: FakeRun):
-    for step in range(50, 60):
-        run.tick(step, seconds=100.0)
-    model = folded(run)
-    model.apply(Update(run=msgspec.structs.replace(run.view, generation=1, step=61)))
-    for step in (60, 61):
-        model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
-    header = model.header(run.now)
-    assert header is not None
-    assert header.run.generation == 1
-    assert header.eta == pytest.approx(39.0)
+    assert header.eta == pytest.approx(100.0 - steps[1])
 
 
 def waiting_to_start(run: FakeRun, activity: Activity) -> None:

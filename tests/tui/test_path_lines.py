@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile
 from tests.tui.fake_engine import FakeEngine, entry
 from tests.tui.seen import until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -34,11 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("text", "ending", "rest"), rows("tui/path_lines", "the_rest_of_a_path_is_that_of_the_first_that_fits")
-)
+@from_table
 def test_the_rest_of_a_path_is_that_of_the_first_that_fits(
-    folder: Path, text: str, ending: str | None, rest: str | None
+    text: str, ending: str | None, rest: str | None, folder: Path
 ):
     assert completed(text, folder, ending=ending) == rest
 

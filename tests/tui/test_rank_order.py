@@ -7,7 +7,7 @@ import math
 import pytest
 
 from engine.core.metrics.resources import GpuUse
-from tests.support import rows
+from tests.support import from_table
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import lines
 from tui.data.model import Row
@@ -53,9 +53,7 @@ def some() -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"), rows("tui/rank_order", "what_needs_attention_comes_first_and_what_is_unknown_last")
-)
+@from_table
 def test_what_needs_attention_comes_first_and_what_is_unknown_last(column: Column, expected: list[int]):
     assert ranks(Order(column), some()) == expected
 
@@ -73,7 +71,7 @@ def test_every_column_says_its_order_in_words(column: Column):
     assert Order(column).is_rising != Order(column, reverse=True).is_rising
 
 
-@pytest.mark.parametrize(("query", "expected"), rows("tui/rank_order", "a_filter_shows_ranks_that_have_every_word"))
+@from_table
 def test_a_filter_shows_ranks_that_have_every_word(query: str, expected: list[int]):
     assert ranks(Order(), some(), query) == expected
 

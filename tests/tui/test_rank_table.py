@@ -11,7 +11,7 @@ from textual.geometry import Region
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.run.state import RankWord
-from tests.support import entries, rows
+from tests.support import entries, from_table
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
@@ -83,7 +83,7 @@ async def test_ranks_of_one_node_need_no_column_for_it_and_a_time_stamp_does_not
         assert first.endswith("INFO: step 812")
 
 
-@pytest.mark.parametrize(("line", "shown"), rows("tui/rank_table", "the_time_before_a_line_is_left_out_of_the_table"))
+@from_table
 def test_the_time_before_a_line_is_left_out_of_the_table(line: str, shown: str):
     assert without_time(line) == shown
 

@@ -13,7 +13,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.gate import Permit
 from engine.planning.recipes import find_recipe, names
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
@@ -75,21 +75,19 @@ def test_a_preset_changes_what_stands_in_empty_lines():
     assert found["lr"].placeholder == "0.1"
 
 
-@pytest.mark.parametrize("args", rows("tui/recipes", "arguments_go_through_the_form_unchanged"))
+@from_table
 def test_arguments_go_through_the_form_unchanged(args: tuple[str, ...]):
     before = shaped(*args)
     assert profile_of(values_of(before, ALL), before, ALL) == before
 
 
-@pytest.mark.parametrize(("values", "args"), rows("tui/recipes", "what_is_chosen_becomes_arguments"))
+@from_table
 def test_what_is_chosen_becomes_arguments(values: dict[str, str], args: list[str]):
     said = {f"{ARGUMENT}{name}": value for name, value in values.items()}
     assert profile_of({**values_of(shaped(), ALL), **said}, None, ALL).recipe.args == tuple(args)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"), rows("tui/recipes", "a_value_out_of_range_is_refused_at_its_line")
-)
+@from_table
 def test_a_value_out_of_range_is_refused_at_its_line(name: str, value: str, reason: str):
     values: dict[str, Any] = {**values_of(shaped(), ALL), f"{ARGUMENT}{name}": value}
     (error,) = errors_of(values, None, ALL)
@@ -201,9 +199,7 @@ DECLARED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("args", "values", "rest"), rows("tui/recipes", "words_of_a_script_are_in_its_lines_and_come_back")
-)
+@from_table
 def test_words_of_a_script_are_in_its_lines_and_come_back(args: list[str], values: dict[str, str], rest: str):
     known = own_script(RECIPES, DECLARED)
     base = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\nargs = {args}\n", file="x.toml")
@@ -239,9 +235,7 @@ SEVERAL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("args", "values", "rest"), rows("tui/recipes", "several_values_of_an_argument_are_one_line_and_come_back")
-)
+@from_table
 def test_several_values_of_an_argument_are_one_line_and_come_back(args: list[str], values: dict[str, str], rest: str):
     known = own_script(RECIPES, SEVERAL)
     base = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\nargs = {args}\n", file="x.toml")
@@ -261,10 +255,7 @@ PLACED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("args", "values", "rest", "changed"),
-    rows("tui/recipes", "words_without_a_flag_are_in_the_lines_of_positional_arguments"),
-)
+@from_table
 def test_words_without_a_flag_are_in_the_lines_of_positional_arguments(
     args: str, values: dict[str, str], rest: str, changed: str | None
 ):

@@ -19,31 +19,14 @@ from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
 from engine.core.numbers import precise
 from engine.core.views.view import Activity, StallView
-from tests.support import rows
-from tests.tui.fake_engine import FakeEngine, FakeRun
+from tests.support import from_table
+from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
 from tui.screens.confirm import ConfirmScreen
 from tui.text.run import header_lines
 from tui.widgets.rank_table import RankTable
-
-RUN = "quickstart-7f3a"
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path)
-
-
-@pytest.fixture
-def run(engine: FakeEngine) -> FakeRun:
-    return engine.add_run(RUN)
-
-
-@pytest.fixture
-def app(engine: FakeEngine, run: FakeRun) -> RankdeckApp:
-    return RankdeckApp(engine, open_run=RUN)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -294,11 +277,9 @@ async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckAp
         assert run.asked == [("restart",)]
 
 
-@pytest.mark.parametrize(
-    ("alive", "activity", "said"), rows("tui/run_screen", "the_question_counts_ranks_as_one_speaks")
-)
+@from_table
 async def test_the_question_counts_ranks_as_one_speaks(
-    app: RankdeckApp, run: FakeRun, alive: int, activity: Activity, said: str
+    alive: int, activity: Activity, said: str, app: RankdeckApp, run: FakeRun
 ):
     run.change(alive=alive, activity=activity)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
@@ -581,18 +562,6 @@ async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):
         await until(pilot, lambda: screen.model.run is not None and screen.model.run.step == 77, "the fold")
         await pilot.press("escape")
         await until_seen(pilot, "77/100")
-
-
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    run.tick(1)
-    run.fail(2)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until(pilot, lambda: run_screen(app).model.run is not None, "the snapshot")
-        await pilot.press("2", "3", "4", "5", "1", "enter", "escape", "a", "r", "escape")
-        run.tick(2)
-        await pilot.resize_terminal(120, 40)
-        await until_seen(pilot, "step   2/100", "✖ failed")
 
 
 async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):

@@ -13,7 +13,7 @@ import pytest
 from engine.core.errors import ProfileError
 from engine.core.metrics.resources import GpuUse
 from engine.core.settings import Look, Notify, Units, parse_settings
-from tests.support import PATIENCE, rows
+from tests.support import PATIENCE, from_table
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
@@ -44,7 +44,7 @@ def test_every_key_of_the_table_can_be_written_as_the_help_shows_it():
         assert set(keymap(f"[keys]\n{key.id} = [{words}]\n")[key.id].split(",")) == set(key.keys.split(",")), key.id
 
 
-@pytest.mark.parametrize(("text", "said"), rows("tui/settings", "what_is_wrong_is_named_with_its_line"))
+@from_table
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
 

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from textual.worker import WorkerState
 
-from tests.tui.fake_engine import FakeEngine, FakeRun
+from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
 from tests.tui.seen import run_screen, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.stacks import StacksScreen
 from tui.text.run import stacks_text
 from tui.widgets.text_pane import TextPane
-
-RUN = "quickstart-7f3a"
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path)
-
-
-@pytest.fixture
-def run(engine: FakeEngine) -> FakeRun:
-    return engine.add_run(RUN)
-
-
-@pytest.fixture
-def app(engine: FakeEngine, run: FakeRun) -> RankdeckApp:
-    return RankdeckApp(engine, open_run=RUN)
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -126,16 +108,6 @@ async def test_hostile_paths_and_names_are_shown_as_text(app: RankdeckApp, run: 
         await pilot.press("t")
         text = await until_seen(pilot, "Stacks of [/x[red", "rank 0: in [bold (a.py:1)", "    [/f  /tmp/[red/a.py:1")
         assert not {"\x1b", "\x9b", "\u202e"} & set(text)
-
-
-@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
-async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.resize_terminal(*size)
-        await pilot.press("t", "down", "r", "end")
-        await pilot.resize_terminal(80, 24)
-        await until_seen(pilot, "Stacks of quickstart", "waiting in all_reduce")
 
 
 # --- the text --------------------------------------------------------------------------------------------------------

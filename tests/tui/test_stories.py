@@ -39,8 +39,7 @@ from tui.widgets.rank_table import RankTable
 
 RUN = "quickstart-7f3a"
 
-Story = tuple[list[str], str]
-"""The steps, and the size of the terminal."""
+Story = tuple[list[str], str]  # the steps, and the size of the terminal
 
 
 def stories() -> list[Any]:

@@ -178,8 +178,8 @@ def test_a_number_that_does_not_fit_is_no_other_number():
 
 
 def test_durations_and_ages_in_words():
-    assert [duration(seconds) for seconds in (0, 12.9, 2530, 190_205, None, math.inf)] == [
-        "0 s", "12 s", "0:42:10", "2 d 4:50:05", "–", "–",  # noqa: RUF001
+    assert [duration(seconds) for seconds in (0.04, 9.96, 42.9, 187, 7390, 356_400, -5, None, math.inf)] == [
+        "0.0 s", "9 s", "42 s", "3:07", "2:03:10", "4 d 3 h", "0.0 s", "–", "–",  # noqa: RUF001
     ]  # fmt: skip
     assert [age(seconds) for seconds in (0.21, 1.2, 59.9, 61, 7300, 9e5, -5, None, math.nan)] == [
         "0.2 s", "1 s", "59 s", "1 min", "2 h", "10 d", "0.0 s", "–", "–",  # noqa: RUF001

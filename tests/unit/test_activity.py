@@ -88,8 +88,7 @@ def test_ranks_that_have_not_joined_are_an_activity_of_their_own():
     assert current_activity(after(UP, STORE, *STARTED), progress) == ("joining", said)
 
 
-NOTHING = [RankProgress()] * 3
-"""No rank has reported anything."""
+NOTHING = [RankProgress()] * 3  # no rank has reported anything
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from engine.core.plan.environment import backends_in
-from tests.support import rows
+from tests.support import from_table
 
 
-@pytest.mark.parametrize(("name", "backends"), rows("unit/backend_names", "a_name_is_made_of_backends"))
+@from_table
 def test_a_name_is_made_of_backends(name: str, backends: list[str]):
     assert backends_in(name) == tuple(backends)
 
 
-@pytest.mark.parametrize(("name", "reason"), rows("unit/backend_names", "a_name_that_makes_no_sense_says_why"))
+@from_table
 def test_a_name_that_makes_no_sense_says_why(name: str, reason: str):
     with pytest.raises(ValueError, match=reason):
         backends_in(name)

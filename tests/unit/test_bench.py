@@ -24,7 +24,7 @@ from engine.core.metrics.bench import (
 )
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile, rows
 
 MIB = 1 << 20
 
@@ -44,9 +44,7 @@ def test_a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it(size: int, wor
     assert moved_words(size) == size_text(size) == words
 
 
-@pytest.mark.parametrize(
-    ("microseconds", "words"), rows("unit/bench", "a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it")
-)
+@from_table
 def test_a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it(microseconds: float, words: str):
     assert time_words(microseconds) == time_text(microseconds) == words
 
@@ -169,10 +167,7 @@ def test_a_size_that_the_first_has_not_is_shown_without_a_ratio():
     ]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "apart"),
-    rows("unit/bench", "medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95"),
-)
+@from_table
 def test_medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95(one, other, apart):
     assert differs(result(4, *one), result(4, *other)) is apart
 

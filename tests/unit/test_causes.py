@@ -20,7 +20,7 @@ import regex
 from engine.core.failures.known import Cause, Kind, causes, find, find_all, literals
 from engine.core.failures.launcher_log import read_log
 from engine.core.failures.verdict import Verdict, Witness, find_verdict
-from tests.support import rows
+from tests.support import from_table
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CASES: list[dict[str, Any]] = [
@@ -134,7 +134,7 @@ def test_an_entry_is_shown_by_a_text(cause: Cause) -> None:
     assert all(any(word in found[0].lower() for word in literals(cause.pattern)) for found in shown)
 
 
-@pytest.mark.parametrize(("pattern", "texts"), rows("unit/causes", "what_each_match_contains_is_read_from_a_pattern"))
+@from_table
 def test_what_each_match_contains_is_read_from_a_pattern(pattern: str, texts: list[str]) -> None:
     assert list(literals(pattern)) == texts
 
@@ -150,9 +150,7 @@ def test_the_more_special_of_two_causes_is_found() -> None:
     assert first_cause(both) == first_cause("\n".join(reversed(both.split("\n")))) == "N2"
 
 
-@pytest.mark.parametrize(
-    ("words", "is_nccl"), rows("unit/causes", "another_backend_is_proposed_only_where_the_backend_is_nccl")
-)
+@from_table
 def test_another_backend_is_proposed_only_where_the_backend_is_nccl(words: str, is_nccl: bool) -> None:
     found = find(words)
     assert found is not None

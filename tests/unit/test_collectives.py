@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.failures.collectives import MAX_SENTENCES, MIN_WAIT, compare
+from engine.core.failures.collectives import MAX_SENTENCES, MIN_WAIT, Wait, are_stuck, compare
 from engine.core.failures.flight_recorder import MAX_ENTRIES, MAX_LISTED, RankRecord, read_record, read_trace
 from engine.core.failures.stacks import RankStack, story
 from rankdeck import _collectives
@@ -106,6 +106,19 @@ def test_different_operations_are_set_side_by_side() -> None:
     assert said(one, other, one, one) == [
         "ranks call different operations as #57 of default_pg: ranks 0, 2, 3 all_reduce(4 x float32), rank 1 broadcast(7 x float32)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "stuck"),
+    [
+        ([Wait(sentence="", late=(1,), waiting=(0,))], False),
+        ([Wait(sentence="", late=(1,), waiting=(0,)), Wait(sentence="", late=(0,), waiting=(1,))], True),
+        ([Wait(sentence="", late=(), waiting=(0, 1))], False),
+        ([Wait(sentence="", late=(), waiting=(0, 1), different=True)], True),
+    ],
+)
+def test_ranks_are_stuck_if_all_that_others_wait_for_wait_themselves(waits: list[Wait], stuck: bool) -> None:
+    assert are_stuck(waits) == stuck
 
 
 def test_the_other_operation_may_be_over_where_it_waited_for_nobody() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.core.failures.diagnosis import explain, is_secondary, plain
 from engine.core.failures.text.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
 from engine.core.run.state import status_words
-from tests.support import rows
+from tests.support import from_table, rows
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
 
@@ -59,12 +59,7 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:3
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        *rows("unit/diagnosis", "an_exception_that_blames_another_rank_is_secondary"),
-        CLOSED,
-        RESET,
-    ],
+    "message", [*rows("unit/diagnosis", "an_exception_that_blames_another_rank_is_secondary"), CLOSED, RESET]
 )
 def test_an_exception_that_blames_another_rank_is_secondary(message: str) -> None:
     assert is_secondary(traceback_of(message))
@@ -102,7 +97,7 @@ def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(
     assert explain(1, -6, after).headline == "rank 1 was killed by SIGABRT"
 
 
-@pytest.mark.parametrize("message", rows("unit/diagnosis", "an_exception_of_its_own_is_not_secondary"))
+@from_table
 def test_an_exception_of_its_own_is_not_secondary(message: str) -> None:
     assert not is_secondary(traceback_of(message))
 
@@ -115,9 +110,7 @@ def test_a_rank_that_open_mpi_ends_without_a_word_has_lost_a_peer() -> None:
 
 
 @pytest.mark.parametrize("status", [1, -signal.SIGSEGV])
-@pytest.mark.parametrize(
-    "warning", rows("unit/diagnosis", "a_warning_that_torch_prints_on_every_node_without_dns_is_no_cause")
-)
+@from_table
 def test_a_warning_that_torch_prints_on_every_node_without_dns_is_no_cause(warning: str, status: int) -> None:
     tail = f"[W1121 22:53:50.873250206 socket.cpp:764] [c10d] {warning}\n"
     assert explain(1, status, tail) == msgspec.structs.replace(
@@ -422,7 +415,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert "user of the run" in said.hint
 
 
-@pytest.mark.parametrize(("message", "in_detail", "in_hint"), rows("unit/diagnosis", "known_causes_are_explained"))
+@from_table
 def test_known_causes_are_explained(message: str, in_detail: str, in_hint: str) -> None:
     said = explain(0, 1, traceback_of(message))
     assert in_detail in said.detail

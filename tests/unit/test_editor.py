@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.editor import Frame, editor_command, frame_to_edit
-from tests.support import rows
+from tests.support import from_table
 
 HERE = Path(__file__)
 
@@ -35,8 +35,8 @@ def test_what_is_no_file_is_not_opened(text: str):
     assert frame_to_edit(text) is None
 
 
-@pytest.mark.parametrize(("editor", "words"), rows("unit/editor", "editors_get_the_line_in_their_own_way"))
-def test_editors_get_the_line_in_their_own_way(tmp_path: Path, editor: str, words: list[str]):
+@from_table
+def test_editors_get_the_line_in_their_own_way(editor: str, words: list[str], tmp_path: Path):
     program = tmp_path / editor.split()[0]
     program.touch(0o755)
     frame = Frame(str(HERE), 7)

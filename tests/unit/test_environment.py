@@ -25,7 +25,7 @@ from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
-from tests.support import PATIENCE, WHEEL, entries, rows
+from tests.support import PATIENCE, WHEEL, entries, from_table, rows
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})
 
@@ -215,8 +215,7 @@ def installed(request: pytest.FixtureRequest) -> tuple[str, frozenset[str]]:
     return request.param, mca_names(path)
 
 
-NOT_EVERYWHERE = {"OMPI_MCA_coll_ucc_enable", "OMPI_MCA_coll_ucc_priority"}
-"""Only where Open MPI was built with UCC."""
+NOT_EVERYWHERE = {"OMPI_MCA_coll_ucc_enable", "OMPI_MCA_coll_ucc_priority"}  # only where Open MPI was built with UCC
 
 
 def test_open_mpi_has_what_is_said_to_be_its_own(installed: tuple[str, frozenset[str]]):
@@ -270,9 +269,7 @@ def test_the_best_known_of_them_is_told_in_a_friendly_sentence():
     assert told("NCCL_TIMEOUT", "1800") == said
 
 
-@pytest.mark.parametrize(
-    ("backend", "wrong", "right"), rows("unit/environment", "a_misspelt_name_is_told_with_the_nearest")
-)
+@from_table
 def test_a_misspelt_name_is_told_with_the_nearest(backend: str, wrong: str, right: str):
     said = told(wrong, backend=backend)
     assert said == "" if not right else said.endswith(f"has no such variable; did you mean {right}?"), said
@@ -307,9 +304,7 @@ def test_a_variable_that_exists_is_never_taken_for_one_that_does_not(backend: st
     assert {name for name in KNOWN if "no such variable" in told(name, "", backend, library)} == set()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "ok"), rows("unit/environment", "a_value_that_is_not_understood_is_told_with_those_that_are")
-)
+@from_table
 def test_a_value_that_is_not_understood_is_told_with_those_that_are(name: str, value: str, ok: bool):
     said = told(name, value, "nccl")
     assert said == "" if ok else f"is {value!r}, which " in said, said
@@ -341,9 +336,7 @@ def test_a_script_of_ones_own_may_have_a_group_of_its_own():
     assert trouble.hint == "leave it out, unless the script itself creates an nccl group"
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "hint"), rows("unit/environment", "a_name_of_the_other_open_mpi_is_told_with_its_name_here")
-)
+@from_table
 def test_a_name_of_the_other_open_mpi_is_told_with_its_name_here(name: str, version: str, hint: str):
     said = told(name, "", "mpi", mpi(version=version))
     other = "4" if version[0] == "5" else "5"
@@ -394,10 +387,7 @@ def test_bytes_of_no_encoding_and_long_values_are_no_reason_to_fail():
     assert msgspec.json.encode(found)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "warned"),
-    rows("unit/environment", "of_the_users_own_environment_only_what_is_meant_for_the_backend_is_looked_at"),
-)
+@from_table
 def test_of_the_users_own_environment_only_what_is_meant_for_the_backend_is_looked_at(
     name: str, value: str, warned: bool
 ):

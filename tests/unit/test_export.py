@@ -16,9 +16,8 @@ import pytest
 
 from engine.commands import curves
 from engine.commands.curves import Value
-from engine.commands.export import FORMATS, export_run
+from engine.commands.export import export_run
 from engine.commands.report import report_html
-from engine.commands.runs import export
 from engine.core.errors import CheckError, UsageError
 from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.series import Point, SeriesSet
@@ -27,7 +26,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.runs.replay import stored_snapshot
 from tests.ended_run import ended_run
-from tests.support import rows
+from tests.support import from_table
 
 HOSTILE = "<script>alert('1')</script>\x1b]52;c;eA==\x07\x9b2J&\"</pre>"
 
@@ -112,11 +111,9 @@ class Recorder:
         return call
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "call"), rows("unit/export", "values_go_to_other_libraries_in_the_order_of_steps")
-)
+@from_table
 def test_values_go_to_other_libraries_in_the_order_of_steps(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, kind: str, module: str, call: str
+    kind: str, module: str, call: str, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ):
     recorder = Recorder()
     fake = types.ModuleType(module)
@@ -137,8 +134,3 @@ def test_a_library_that_is_missing_is_named_with_its_extra(paths: RunPaths, monk
     with pytest.raises(CheckError) as error:
         export_run(paths, "wandb", None, "loss")
     assert "rankdeck[wandb]" in str(error.value)
-
-
-def test_the_command_knows_every_format():
-    kind = next(parameter for parameter in export.params if parameter.name == "kind")
-    assert tuple(kind.type.choices) == FORMATS  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import PATIENCE, kill_hard, processes_with, rows, wait_gone, wait_until
+from tests.support import PATIENCE, from_table, kill_hard, processes_with, wait_gone, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
@@ -19,8 +19,8 @@ def ssh(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["ssh", *words], input=stdin, capture_output=True, timeout=PATIENCE, check=False)
 
 
-@pytest.mark.parametrize("before", rows("unit/fake_ssh", "options_are_told_from_host_and_command"))
-def test_options_are_told_from_host_and_command(fake_ssh, before):
+@from_table
+def test_options_are_told_from_host_and_command(before, fake_ssh):
     done = ssh(*before, "node1", "echo", "a  b", "'c  d'")
     assert (done.returncode, done.stdout) == (0, b"a b c  d\n"), done.stderr
     (call,) = fake_ssh.calls()

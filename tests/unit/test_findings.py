@@ -38,7 +38,7 @@ from engine.core.plan.environment import EnvWarning, is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.words import count
-from tests.support import rows
+from tests.support import from_table, rows
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 UCC = BackendSettings(name="ucc", device="cpu", env={})
@@ -91,10 +91,7 @@ def the(findings: list[Finding], check: Check) -> Finding:
 # --- one node --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ahead", "uncertain", "state", "text"),
-    rows("unit/findings", "a_clock_is_judged_by_what_is_certain"),
-)
+@from_table
 def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
     found = clock_finding("gpu1", ahead, uncertain)
     assert (found.state, found.text, bool(found.hint)) == (state, text, state != "ok")
@@ -240,10 +237,7 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
     assert bool(found.hint) == (state in ("warn", "fail"))
 
 
-@pytest.mark.parametrize(
-    ("cuda", "state", "text"),
-    rows("unit/findings", "a_quick_look_sees_that_torch_was_built_for_cpus"),
-)
+@from_table
 def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: State, text: str):
     found = the(
         job_findings(planned(backend=NCCL), "gpu1", MACHINE, replace(JOB, torch_cuda=cuda), full=False), "backend"
@@ -252,10 +246,7 @@ def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state
 
 
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize(
-    ("machine", "job", "built_in", "state", "text"),
-    rows("unit/findings", "mpi_needs_an_mpirun_and_mpi4py"),
-)
+@from_table
 def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, full):
     launch = planned(backend=MPI)
     has, finds = replace(MACHINE, **machine), replace(JOB, **job)

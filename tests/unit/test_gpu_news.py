@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +16,7 @@ from engine.core.run import events as ev
 from engine.core.views.views import rank_views
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.runner import Runner
-from tests.played_run import hear, play_run
+from tests.played_run import hear
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -26,13 +24,6 @@ JSON = st.recursive(
     max_leaves=10,
 )
 USE = GpuUse(utilisation=97, memory=61, memory_total=80)
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    """See `play_run`."""
-    with play_run(tmp_path) as runner:
-        yield runner
 
 
 def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import ProfileError
+from engine.core.failures.collectives import Wait
 from engine.core.failures.diagnosis import explain
 from engine.core.failures.stacks import RankStack
 from engine.core.metrics.progress import take_record
@@ -140,6 +141,26 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
     assert snapshots.run_view.stall is None
     assert {rank.health for rank in snapshots.snapshot().ranks} == {""}
     assert runner.run.story[-1].text.startswith("ranks 0, 1, 2, 3: continues after about")
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_before_any_step_ranks_are_asked_early_and_marked_early_if_they_are_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    wait = Wait(sentence="rank 1 has not called barrier #0; rank 0 waits in it for 6 s", late=(1,), different=stuck)
+    monkeypatch.setattr("engine.supervisor.watches.health.waits", lambda _: [wait])
+    with play_run(tmp_path) as runner:
+        watch = HealthWatch(runner.run, runner.ingest, Asked())  # type: ignore[arg-type]
+        for progress in runner.ingest.progress:
+            take_record(0, progress, {"t": 1e9, "joined": True})
+        async with runner.run.tasks:
+            for _ in range(8):
+                watch.look(1e9)
+                await asyncio.sleep(0)
+        story = runner.run.story[-1]
+        assert (runner.run.stall is not None) == stuck
+        assert (story.text == wait.sentence) == (not stuck or story.level == "warning")
+        assert any(line.text == wait.sentence for line in runner.run.story)
 
 
 def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(runner: Runner) -> None:

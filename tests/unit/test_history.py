@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from engine.core.numbers import duration_words
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
 from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
 from engine.core.views.view import RunNote, RunSummary
-from tests.support import rows
+from tests.support import from_table
 
 
 def settings(args: list[str], **sections: Any) -> Any:
@@ -20,7 +17,7 @@ def settings(args: list[str], **sections: Any) -> Any:
     return settings_of(profile_from_data({**data, "recipe": {"script": "train.py", "args": args}}, "job.toml"))
 
 
-@pytest.mark.parametrize(("words", "found"), rows("unit/history", "arguments_are_found_by_their_option"))
+@from_table
 def test_arguments_are_found_by_their_option(words: list[str], found: dict[str, str]):
     assert arguments_of(words) == found
 
@@ -76,11 +73,3 @@ def test_every_word_of_a_filter_must_occur_and_none_after_a_mark():
     assert names(filter_history(runs, ["good", "FAILED"])) == ["b"]
     assert names(filter_history(runs, ["starred"])) == ["b"]
     assert names(filter_history(runs, ["!failed"])) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.04, "0.0 s"), (9.96, "9 s"), (42.9, "42 s"), (187, "3:07"), (7390, "2:03:10"), (356_400, "4 d 3 h")],
-)
-def test_durations_are_short(seconds: float, words: str):
-    assert duration_words(seconds) == words

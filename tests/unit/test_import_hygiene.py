@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, entries, rows
+from tests.support import PATIENCE, entries, from_table
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "textual", "rich", "numpy", "plotext", "tui"}
@@ -40,7 +40,7 @@ def loaded_modules(code: str, *arguments: str) -> set[str]:
 COMMAND = "import sys, rankdeck_command\ntry: rankdeck_command.main()\nexcept SystemExit: pass"
 
 
-@pytest.mark.parametrize("module", rows("unit/import_hygiene", "the_engine_loads_neither_torch_nor_the_app"))
+@from_table
 def test_the_engine_loads_neither_torch_nor_the_app(module):
     assert loaded(f"import {module}") & HEAVY == set()
 

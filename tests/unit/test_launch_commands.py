@@ -18,7 +18,7 @@ from engine.core.plan.layout import Place
 from engine.core.plan.rank import literal, names_rank, with_place
 from engine.core.tables import read_table
 from engine.planning.imports import import_command
-from tests.support import entries, rows
+from tests.support import entries, from_table, rows
 
 BITS = """
 torchrun mpirun srun accelerate launch deepspeed python -m torch.distributed.run -n 4 -np --nnodes 2 --host a:2,b:2 train.py --
@@ -131,10 +131,7 @@ def test_a_process_substitution_stays_whole() -> None:
 # --- torchrun --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "wanted"),
-    rows("unit/launch_commands", "torchrun_becomes_a_profile"),
-)  # fmt: skip
+@from_table
 def test_torchrun_becomes_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
 
@@ -155,10 +152,7 @@ def test_several_nodes_must_be_named() -> None:
 # --- accelerate, deepspeed -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "wanted"),
-    rows("unit/launch_commands", "accelerate_and_deepspeed_become_a_profile"),
-)  # fmt: skip
+@from_table
 def test_accelerate_and_deepspeed_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
 
@@ -179,10 +173,7 @@ def test_a_family_of_options_of_accelerate_is_left_out_by_name() -> None:
 # --- mpirun, srun ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "wanted"),
-    rows("unit/launch_commands", "mpirun_and_srun_become_a_profile"),
-)  # fmt: skip
+@from_table
 def test_mpirun_and_srun_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
 
@@ -246,10 +237,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
 # --- what can't be read ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "said", "hint"),
-    rows("unit/launch_commands", "what_can_not_be_read_is_said_with_its_place_and_the_next_step"),
-)  # fmt: skip
+@from_table
 def test_what_can_not_be_read_is_said_with_its_place_and_the_next_step(command: str, said: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         read(command)
@@ -263,10 +251,7 @@ def test_what_is_left_out_is_named_with_a_reason() -> None:
     assert all(found.values())
 
 
-@pytest.mark.parametrize(
-    "runner",
-    rows("unit/launch_commands", "a_command_in_an_environment_is_read_and_its_python_is_asked_for"),
-)
+@from_table
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_command_in_an_environment_is_read_and_its_python_is_asked_for(runner: str, is_file: bool) -> None:
     command = f"A=1 {runner} torchrun --nproc-per-node 2 train.py --lr 1"
@@ -313,10 +298,7 @@ def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -
     assert names_rank(literal(argument)) or literal(argument) == argument
 
 
-@pytest.mark.parametrize(
-    ("text", "is_launch"),
-    rows("unit/launch_commands", "a_pasted_launch_is_told_from_other_text"),
-)
+@from_table
 def test_a_pasted_launch_is_told_from_other_text(text: str, is_launch: bool):
     assert looks_like_launch(text) == is_launch
 

@@ -20,7 +20,7 @@ from engine.core.plan.layout import (
     parse_nodes,
     place_ranks,
 )
-from tests.support import rows
+from tests.support import from_table, rows
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
     lambda counts: tuple((f"node{index}", count) for index, count in enumerate(counts))
@@ -120,7 +120,7 @@ def test_a_node_is_a_name_or_an_address_of_a_user_or_not(word: str, node: str, r
     assert counted(word) == [(node, ranks)]
 
 
-@pytest.mark.parametrize(("nodes", "names"), rows("unit/layout", "a_folded_name_stands_for_several"))
+@from_table
 def test_a_folded_name_stands_for_several(nodes: str, names: list[str]) -> None:
     assert [name for name, _ in counted(nodes)] == names
 

@@ -10,12 +10,10 @@ import pytest
 
 from engine.commands.arguments import Moment, Pattern
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS, LEVELS, LevelReader, level_word
-from tests.support import rows
+from tests.support import from_table
 
 
-@pytest.mark.parametrize(
-    ("line", "level", "word"), rows("unit/log_levels", "the_word_stands_at_the_beginning_or_after_a_time")
-)
+@from_table
 def test_the_word_stands_at_the_beginning_or_after_a_time(line: str, level: str | None, word: str) -> None:
     found = level_word(line)
     assert (None if found is None else found.level) == level
@@ -32,7 +30,7 @@ def test_a_long_line_takes_no_time(line: str) -> None:
     assert level_word(line) is None
 
 
-@pytest.mark.parametrize(("line", "level"), rows("unit/log_levels", "a_line_has_the_level_that_it_names"))
+@from_table
 def test_a_line_has_the_level_that_it_names(line: str, level: str) -> None:
     assert LEVELS[LevelReader().level(line.encode())] == level
 

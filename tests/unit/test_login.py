@@ -15,7 +15,7 @@ from engine.core.plan.plan import PlannedNode
 from engine.core.plan.profile import Transport
 from engine.node import login
 from engine.node.login import ends_run, ends_with_login, leave_session
-from tests.support import FakeBusctl, rows
+from tests.support import FakeBusctl, from_table
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SESSION_V1 = "4:memory:/user.slice\n1:name=systemd:/user.slice/user-1000.slice/session-c1.scope\n"
@@ -41,12 +41,9 @@ def node(root: Path, group: str, **files: str) -> str:
 
 
 @pytest.mark.usefixtures("user")
-@pytest.mark.parametrize(
-    ("group", "files", "ends_with"),
-    rows("unit/login", "what_ends_processes_is_read_from_files"),
-)
+@from_table
 def test_what_ends_processes_is_read_from_files(
-    tmp_path: Path, group: str, files: dict[str, str], ends_with: Login
+    group: str, files: dict[str, str], ends_with: Login, tmp_path: Path
 ) -> None:
     assert ends_with_login(node(tmp_path, group, **files)) == ends_with
 
@@ -59,9 +56,7 @@ def test_without_systemd_processes_outlive_a_login(tmp_path: Path) -> None:
     assert ends_with_login(str(tmp_path / "nothing")) == ""
 
 
-@pytest.mark.parametrize(
-    ("ends_with", "transport", "state", "text", "hint"), rows("unit/login", "the_finding_names_the_cure")
-)
+@from_table
 def test_the_finding_names_the_cure(ends_with: Login, transport: Transport, state: str, text: str, hint: str) -> None:
     found = login_finding(PlannedNode(name="a", transport=transport, ranks=(0,)), ends_with)
     assert (found.check, found.state) == ("login", state)

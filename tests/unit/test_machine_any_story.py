@@ -18,12 +18,7 @@ from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, replay, step
-from engine.core.run.state import (
-    Ended,
-    Holding,
-    Pending,
-    Running,
-)
+from engine.core.run.state import Ended, Holding, Pending, Running
 from tests.run_story import check_words
 
 
@@ -79,8 +74,7 @@ class FakeNode:
         self.asked_to_spawn.clear()
 
 
-SELDOM = st.sampled_from([False] * 7 + [True])
-"""Guards what would end most stories early."""
+SELDOM = st.sampled_from([False] * 7 + [True])  # guards what would end most stories early
 
 
 class AnyStory(RuleBasedStateMachine):

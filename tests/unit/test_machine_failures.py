@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.core.run import actions as act
-from engine.core.run.state import (
-    Alive,
-    Ended,
-    Holding,
-    Pending,
-    Stopping,
-    rank_word,
-    root_cause,
-    run_word,
-)
+from engine.core.run.state import Alive, Ended, Holding, Pending, Stopping, rank_word, root_cause, run_word
 from engine.core.views.story import tell_all
 from tests.run_story import TWO, Story
 

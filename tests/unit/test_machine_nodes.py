@@ -9,15 +9,7 @@ import pytest
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.machine import replay
-from engine.core.run.state import (
-    Alive,
-    Gone,
-    Holding,
-    Pending,
-    Running,
-    rank_word,
-    run_word,
-)
+from engine.core.run.state import Alive, Gone, Holding, Pending, Running, rank_word, run_word
 from tests.run_story import TWO, Story, continued, given_up, rejoining, without_b
 
 

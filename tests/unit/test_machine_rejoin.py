@@ -12,16 +12,7 @@ from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
 from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED
 from engine.core.run.rejoin import APART_LIMIT, MEETING_LIMIT, apart, patience, why_no_rejoin
-from engine.core.run.state import (
-    Alive,
-    Holding,
-    Outcome,
-    Pending,
-    Restart,
-    Running,
-    Starting,
-    Stopping,
-)
+from engine.core.run.state import Alive, Holding, Outcome, Pending, Restart, Running, Starting, Stopping
 from tests.run_story import TWO, Story, given_up, rejoining, without_b
 
 

@@ -15,7 +15,7 @@ from engine.core.metrics.lines.names import Names
 from engine.core.metrics.lines.reader import MAX_LINE, MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
-from tests.support import rows
+from tests.support import from_table, rows
 
 ProgramOutput = list[tuple[str, int | None, float]]
 
@@ -47,33 +47,29 @@ def test_a_loss_is_read_however_it_is_written(line: str, said: ProgramOutput) ->
     assert read(line) == [tuple(one) for one in said]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), rows("unit/metric_lines", "the_loss_on_held_out_data_is_not_taken_for_the_loss")
-)
+@from_table
 def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: ProgramOutput) -> None:
     assert read(line) == [tuple(one) for one in said]
 
 
-@pytest.mark.parametrize("line", rows("unit/metric_lines", "a_line_that_says_no_metric_gives_none"))
+@from_table
 def test_a_line_that_says_no_metric_gives_none(line: str) -> None:
     assert read(line) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "step", "steps"), rows("unit/metric_lines", "the_step_of_a_line_belongs_to_its_metrics")
-)
+@from_table
 def test_the_step_of_a_line_belongs_to_its_metrics(line: str, step: int | None, steps: int | None) -> None:
     said = read(line)
     assert ("loss", step, 1.0) in said
     assert [value for key, _, value in said if key == "steps"] == ([] if steps is None else [steps])
 
 
-@pytest.mark.parametrize(("line", "said"), rows("unit/metric_lines", "rates_are_read_with_their_unit"))
+@from_table
 def test_rates_are_read_with_their_unit(line: str, said: ProgramOutput) -> None:
     assert read(line) == [tuple(one) for one in said]
 
 
-@pytest.mark.parametrize(("line", "said"), rows("unit/metric_lines", "lines_of_known_programs_are_read"))
+@from_table
 def test_lines_of_known_programs_are_read(line: str, said: ProgramOutput) -> None:
     assert read(line) == [tuple(one) for one in said]
 

@@ -15,7 +15,7 @@ from engine.core.run.events import RunLaunched
 from engine.core.run.machine import launch
 from engine.core.run.rejoin import why_no_rejoin
 from engine.gate import LAUNCHED
-from tests.support import rows
+from tests.support import from_table
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 
@@ -100,7 +100,7 @@ def test_root_says_so_twice_and_nobody_else_does() -> None:
     assert mpirun_environment(found("openmpi"), 1000, spread=True) == {}
 
 
-@pytest.mark.parametrize(("said", "implementation", "version"), rows("unit/mpirun", "an_mpirun_tells_which_it_is"))
+@from_table
 def test_an_mpirun_tells_which_it_is(
     said: str, implementation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

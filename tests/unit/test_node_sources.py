@@ -15,7 +15,7 @@ from engine.core.plan.profile import Layout
 from engine.gate import LAUNCHED
 from engine.planning import nodes as node_sources
 from engine.planning.nodes import nodes_of
-from tests.support import is_alive, rows, wait_until
+from tests.support import from_table, is_alive, wait_until
 
 WriteCommand = Callable[[str, str], Path]
 
@@ -98,11 +98,9 @@ def test_a_group_that_was_edited_is_read_again(groups: Path) -> None:
     assert len(found(Layout(nodes="@gpu"))) == 16
 
 
-@pytest.mark.parametrize(
-    ("nodes", "words"), rows("unit/node_sources", "a_group_that_gives_no_layout_is_told_with_the_next_step")
-)
+@from_table
 def test_a_group_that_gives_no_layout_is_told_with_the_next_step(
-    groups: Path, nodes: str | tuple[str, ...], words: str
+    nodes: str | tuple[str, ...], words: str, groups: Path
 ) -> None:
     assert words in refused(Layout(nodes=nodes)).message
 
@@ -194,11 +192,9 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
         assert nodes_of(Layout(slurm=job), LAUNCHED).slurm_job == "1239"
 
 
-@pytest.mark.parametrize(
-    ("script", "words"), rows("unit/node_sources", "a_slurm_job_without_nodes_is_told_with_the_next_step")
-)
+@from_table
 def test_a_slurm_job_without_nodes_is_told_with_the_next_step(
-    write_command: WriteCommand, script: str, words: str
+    script: str, words: str, write_command: WriteCommand
 ) -> None:
     write_command("squeue", script)
     error = refused(Layout(slurm=1234))

@@ -19,7 +19,7 @@ from engine.client.notices.notify import Telling, desktop_of, post, run_command,
 from engine.core.run.state import RunWord
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.views.occasions import Condition, occasion_of, telling
-from tests.support import rows, wait_until
+from tests.support import from_table, wait_until
 
 TOLD = Telling("failure", "gpt-k3f9", "gpt", "waits: a rank failed: rank 2 was killed by SIGKILL")
 
@@ -45,14 +45,12 @@ def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Condition, now: 
     assert occasion_of(before, now) == occasion
 
 
-@pytest.mark.parametrize(("occasion", "state", "text"), rows("unit/notify", "what_is_told_says_what_happened_and_why"))
+@from_table
 def test_what_is_told_says_what_happened_and_why(occasion: Occasion, state: RunWord, text: str):
     assert telling(occasion, Condition(state, occasion == "stall", "why")) == text
 
 
-@pytest.mark.parametrize(
-    ("environment", "kind"), rows("unit/notify", "a_terminal_gets_the_sequence_that_it_is_known_to_take")
-)
+@from_table
 def test_a_terminal_gets_the_sequence_that_it_is_known_to_take(environment: dict[str, str], kind: Desktop):
     assert desktop_of(environment) == kind
 

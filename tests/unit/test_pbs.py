@@ -26,7 +26,7 @@ from engine.core.plan.profile import PbsJob
 from engine.launchers import LAUNCHERS, pbs, pbs_task, rsync
 from engine.launchers.setup import with_setup
 from engine.planning.batch import pbs as batch
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile, rows
 
 SAID = rows("unit/pbs", "said")
 """Exit status and output of our program around pbs_tmrsh, from the source of OpenPBS, and what is told of them."""
@@ -188,7 +188,7 @@ def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
     assert submission.script.splitlines()[-1] == 'exec \'/opt/a b/python\' in-job "$1" >>"$1/job.log" 2>&1'
 
 
-@pytest.mark.parametrize(("table", "words"), rows("unit/pbs", "a_job_that_rankdeck_cannot_run_is_refused"))
+@from_table
 def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
     with pytest.raises(ProfileError) as caught:
         parse_profile(f'schema = 1\nname = "a"\n[layout.pbs]\n{table}\n[recipe]\nscript = "a.py"\n', file="a.toml")

@@ -15,7 +15,7 @@ from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import Slots, parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
-from tests.support import rows
+from tests.support import from_table
 
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
@@ -68,7 +68,7 @@ def environment(decided: LaunchPlan, rank: int) -> dict[str, str]:
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("recipe", "argv"), rows("unit/plan", "argv_is_what_is_run_word_by_word"))
+@from_table
 def test_argv_is_what_is_run_word_by_word(recipe: dict[str, Any], argv: list[str]) -> None:
     assert list(rank_argv(make({"recipe": recipe}), "/run/lib")) == argv
 
@@ -77,7 +77,7 @@ def test_the_python_of_the_profile_wins_over_that_of_the_node() -> None:
     assert rank_argv(make({"launch": {"python": "/opt/env/bin/python"}}), "/l")[0] == "/opt/env/bin/python"
 
 
-@pytest.mark.parametrize(("argument", "of_rank_5"), rows("unit/plan", "arguments_may_name_the_rank"))
+@from_table
 def test_arguments_may_name_the_rank(argument: str, of_rank_5: str) -> None:
     plan = make({"recipe": {"script": "t.py", "args": [argument]}}, slots=parse_nodes("a,b", 4))
     assert rank_argv(plan, "/l", plan.places[5])[3:] == (of_rank_5,)

@@ -20,7 +20,7 @@ from engine.planning import check as node_check
 from engine.planning import make as planning
 from engine.planning import profile_paths
 from engine.planning.profiles import profile_of_machine
-from tests.support import rows
+from tests.support import from_table
 
 FOUND = ProgramOutput(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
 MISSING = ProgramOutput(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
@@ -84,8 +84,8 @@ def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
     assert plan.backend_is_auto
 
 
-@pytest.mark.parametrize(("gpus", "cuda", "why"), rows("unit/planning", "auto_takes_gloo_elsewhere_and_says_why"))
-def test_auto_takes_gloo_elsewhere_and_says_why(nodes: Nodes, gpus: dict[str, int], cuda: str, why: str):
+@from_table
+def test_auto_takes_gloo_elsewhere_and_says_why(gpus: dict[str, int], cuda: str, why: str, nodes: Nodes):
     nodes.gpus, nodes.torch_cuda = gpus, cuda
     plan = planned("auto")
     assert (plan.backend.name, plan.backend_note) == ("gloo", f"auto: nccl can't run: {why}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +10,9 @@ from engine.core.metrics.resources import ProcessUse
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
 from engine.supervisor.runner import Runner
-from tests.played_run import hear, play_run
+from tests.played_run import hear
 
 USE = ProcessUse(cpu=98, memory=512 << 20, read=1_200_000, written=0)
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    """See `play_run`."""
-    with play_run(tmp_path) as runner:
-        yield runner
 
 
 def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine.core.errors import ProfileError
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
-from tests.support import entries, parse_profile, rows
+from tests.support import entries, from_table, parse_profile
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -94,7 +94,7 @@ def test_every_key_has_words_for_its_type(path: tuple[str, ...]) -> None:
     assert "Literal" not in words
 
 
-@pytest.mark.parametrize("nodes", rows("unit/profile", "nodes_are_accepted_in_each_of_their_forms"))
+@from_table
 def test_nodes_are_accepted_in_each_of_their_forms(nodes: str | list[str]) -> None:
     profile_from_data(put({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, ("layout", "nodes"), nodes), "p")
 
@@ -160,7 +160,7 @@ def test_a_profile_that_is_nested_too_deeply_is_refused() -> None:
 # --- overrides of the command line -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("word", "path", "value"), rows("unit/profile", "an_override_sets_one_value"))
+@from_table
 def test_an_override_sets_one_value(word: str, path: list[str], value: object) -> None:
     found: Any = parse(GOOD, word)
     for part in path:
@@ -172,9 +172,7 @@ def test_later_overrides_win() -> None:
     assert parse(GOOD, "name=a", "name=b").name == "b"
 
 
-@pytest.mark.parametrize(
-    ("word", "file", "words"), rows("unit/profile", "a_wrong_override_is_named_instead_of_the_file")
-)
+@from_table
 def test_a_wrong_override_is_named_instead_of_the_file(word: str, file: str, words: str) -> None:
     error = refused(GOOD, word)
     assert (error.file, error.line) == (file, None)

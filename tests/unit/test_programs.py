@@ -12,7 +12,7 @@ from engine.core.plan.document.checks import profile_name
 from engine.core.plan.profile import Backend, Launch, Layout, Recipe
 from engine.planning.programs import Wanted, make_profile
 from engine.planning.pythons.interpreters import interpreter_of
-from tests.support import entries, parse_profile, rows
+from tests.support import entries, from_table, parse_profile
 
 BASE = entries("unit/programs", "base")
 
@@ -69,7 +69,7 @@ def test_a_module_is_not_looked_for():
     assert (profile.name, profile.recipe) == ("train", Recipe(module="project.train"))
 
 
-@pytest.mark.parametrize(("program", "words"), rows("unit/programs", "what_can_not_be_run_is_named_with_the_next_step"))
+@from_table
 def test_what_can_not_be_run_is_named_with_the_next_step(program: str, words: str):
     with pytest.raises(UsageError) as raised:
         make_profile(Wanted(program=program))

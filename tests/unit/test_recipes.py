@@ -26,16 +26,9 @@ from engine.gate import LAUNCHED
 from engine.planning.make import make_plan
 from engine.planning.recipes import FOLDER, recipes, script_of
 from rankdeck.recipes import read_parameters
-from tests.support import entries, rows
+from tests.support import entries, from_table
 
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 HEAD = "from dataclasses import dataclass\nfrom rankdeck.recipes import parameter\n"
 
 
@@ -83,9 +76,7 @@ def test_the_engine_reads_what_the_script_declares() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "values"), rows("unit/recipes", "a_word_wins_over_the_preset_and_the_preset_over_the_default")
-)
+@from_table
 def test_a_word_wins_over_the_preset_and_the_preset_over_the_default(words: list[str], values: list[Any]) -> None:
     got, said = script_says(declaration_of(ALL).Parameters, words)
     assert said == ""
@@ -93,7 +84,7 @@ def test_a_word_wins_over_the_preset_and_the_preset_over_the_default(words: list
     assert problem_with(read_recipe("all", ALL), words) is None
 
 
-@pytest.mark.parametrize(("words", "name", "reason"), rows("unit/recipes", "a_wrong_word_is_refused_with_one_line"))
+@from_table
 def test_a_wrong_word_is_refused_with_one_line(words: list[str], name: str, reason: str) -> None:
     status, said = script_says(declaration_of(ALL).Parameters, words)
     assert status == 2
@@ -128,7 +119,7 @@ def test_engine_and_script_refuse_the_same_words_with_the_same_sentence(words: l
 DECLARED, INFO = declaration_of(ALL), read_recipe("all", ALL)
 
 
-@pytest.mark.parametrize(("field", "reason"), rows("unit/recipes", "a_wrong_declaration_in_a_copy_is_one_line"))
+@from_table
 def test_a_wrong_declaration_in_a_copy_is_one_line(field: str, reason: str) -> None:
     source = f"@dataclass(frozen=True)\nclass Parameters:\n    {field}\n"
     status, said = script_says(declaration_of(source).Parameters, [])
@@ -241,7 +232,7 @@ def test_the_engine_prints_the_help_of_the_script(recipe: RecipeInfo, capsys: py
     assert ours.partition("\noptions:\n")[2] == capsys.readouterr().out.partition("\noptions:\n")[2] != ""
 
 
-@pytest.mark.parametrize(("words", "prints"), rows("unit/recipes", "help_is_printed_where_the_script_would_print_it"))
+@from_table
 def test_help_is_printed_where_the_script_would_print_it(words: list[str], prints: bool) -> None:
     linear = recipes()["linear"]
     assert bool(help_asked_for(linear, words, "x")) is prints
@@ -256,7 +247,7 @@ def test_a_problem_without_an_argument_has_no_name() -> None:
 # --- what is refused before the start
 
 
-@pytest.mark.parametrize(("args", "said"), rows("unit/recipes", "no_plan_is_made_of_arguments_that_the_script_refuses"))
+@from_table
 @pytest.mark.parametrize("checked", [True, False])
 def test_no_plan_is_made_of_arguments_that_the_script_refuses(args: list[str], said: str, checked: bool) -> None:
     text = f'schema = 1\nname = "x"\n[recipe]\nname = "linear"\nargs = {args}\n[layout]\nnodes = "localhost:2"\n'

@@ -15,7 +15,7 @@ import pytest
 import engine.commands.cli
 from engine.planning.profiles import read_profile
 from engine.planning.recipes import names, recipe, recipes, script_of
-from tests.support import rows
+from tests.support import from_table, rows
 
 
 class Said(NamedTuple):
@@ -171,8 +171,8 @@ def test_a_shell_completes_every_argument_of_a_recipe_and_every_choice(complete:
             assert complete("bash", f"run {name} --{one.name} {one.choices[0]}")[0] == offered[0]
 
 
-@pytest.mark.parametrize(("line", "wanted"), rows("unit/recipes_cli", "a_shell_completes_what_may_come_next"))
-def test_a_shell_completes_what_may_come_next(complete: Complete, line: str, wanted: list[str]) -> None:
+@from_table
+def test_a_shell_completes_what_may_come_next(line: str, wanted: list[str], complete: Complete) -> None:
     assert complete("bash", line) == wanted
 
 
@@ -183,8 +183,8 @@ parser.add_argument("--amp", action="store_true")
 """
 
 
-@pytest.mark.parametrize(("line", "wanted"), rows("unit/recipes_cli", "a_shell_completes_what_a_script_declares"))
-def test_a_shell_completes_what_a_script_declares(complete: Complete, line: str, wanted: list[str]) -> None:
+@from_table
+def test_a_shell_completes_what_a_script_declares(line: str, wanted: list[str], complete: Complete) -> None:
     Path("train.py").write_text(SCRIPT)
     assert complete("bash", line) == wanted
 

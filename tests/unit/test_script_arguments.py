@@ -12,7 +12,7 @@ from engine.core.arguments.argument import Argument
 from engine.core.arguments.declarations import MOST
 from engine.core.arguments.script import read_arguments
 from engine.planning.programs import arguments_of
-from tests.support import entries, rows
+from tests.support import entries, from_table, rows
 
 ARGPARSE = entries("unit/script_arguments", "argparse")
 
@@ -46,7 +46,7 @@ def test_options_of_argparse() -> None:
     ]
 
 
-@pytest.mark.parametrize(("call", "lr", "fp16"), rows("unit/script_arguments", "fields_of_dataclasses"))
+@from_table
 def test_fields_of_dataclasses(call: str, lr: str, fp16: list[Any]) -> None:
     said = {word: rest for word, *rest in facts(f"{DATACLASS}\nargs = {call}")}
     assert said == {
@@ -137,15 +137,13 @@ def test_choices_lists_and_nested_classes_of_simple_parsing() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("call", "many", "count"), rows("unit/script_arguments", "options_of_argparse_with_several_values")
-)
+@from_table
 def test_options_of_argparse_with_several_values(call: str, many: str, count: int) -> None:
     found = read_arguments(f"p.add_argument('--x', default=[1, 2], {call})")
     assert [(one.many, one.count, one.default) for one in found] == [(many, count, "1 2")]
 
 
-@pytest.mark.parametrize("call", rows("unit/script_arguments", "options_that_no_line_of_a_form_can_write_are_left_out"))
+@from_table
 def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> None:
     assert read_arguments(f"p.add_argument('--x', {call})") == ()
 
@@ -179,9 +177,7 @@ def test_positional_arguments_of_argparse() -> None:
     assert (found[2].words("3 4"), found[3].words("a b")) == (["3", "4"], ["a b"])
 
 
-@pytest.mark.parametrize(
-    "source", rows("unit/script_arguments", "positional_arguments_whose_places_are_not_known_have_no_lines")
-)
+@from_table
 def test_positional_arguments_whose_places_are_not_known_have_no_lines(source: str) -> None:
     assert read_arguments(source) == ()
 
@@ -226,12 +222,7 @@ def test_a_form_feed_in_a_source_moves_no_comment() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [
-        *rows("unit/script_arguments", "what_has_no_options_gives_none"),
-        "(" * 5000,
-        f"x = {'-' * 20000}1",
-        DATACLASS,
-    ],
+    [*rows("unit/script_arguments", "what_has_no_options_gives_none"), "(" * 5000, f"x = {'-' * 20000}1", DATACLASS],
 )
 def test_what_has_no_options_gives_none(source: str) -> None:
     assert read_arguments(source) == ()
@@ -270,10 +261,7 @@ def test_words_of_several_values() -> None:
     assert one.problem("1 '") == "can't be read as words: no closing quotation"
 
 
-@pytest.mark.parametrize(
-    ("word", "value", "words"),
-    rows("unit/script_arguments", "a_value_that_looks_like_an_option_is_one_word_with_its_flag"),
-)
+@from_table
 def test_a_value_that_looks_like_an_option_is_one_word_with_its_flag(word: str, value: str, words: list[str]) -> None:
     one = Argument(name="x", type="str", default="", help="", word=word)
     assert one.words(value) == words

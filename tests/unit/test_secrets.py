@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.plan.secrets import HIDDEN, hidden, shown_environment, shown_shell, shown_value, shown_words
-from tests.support import rows
+from tests.support import from_table
 
 RANDOM = "a1B2" * 9
 HEXADECIMAL = "0123456789abcdef" * 2
@@ -39,20 +39,17 @@ def test_values_that_look_like_tokens_are_never_shown(value: str):
     assert HIDDEN in hidden(f"x {value}")
 
 
-@pytest.mark.parametrize(("name", "value"), rows("unit/secrets", "ordinary_variables_are_shown"))
+@from_table
 def test_ordinary_variables_are_shown(name: str, value: str):
     assert shown_environment({name: value}) == {name: value}
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    rows("unit/secrets", "secrets_on_a_command_line_are_hidden"),
-)  # fmt: skip
+@from_table
 def test_secrets_on_a_command_line_are_hidden(line: str, shown: str):
     assert shown_words(shlex.split(line)) == shlex.split(shown)
 
 
-@pytest.mark.parametrize("line", rows("unit/secrets", "ordinary_arguments_are_shown"))
+@from_table
 def test_ordinary_arguments_are_shown(line: str):
     assert shown_words(shlex.split(line)) == shlex.split(line)
 

@@ -13,7 +13,7 @@ from engine.core.settings import Look, Notify, Settings, Units, parse_settings
 from engine.planning.profiles import list_profiles, save_profile
 from engine.runs.paths import settings_file
 from engine.runs.settings import change_settings, keep_settings, read_settings
-from tests.support import PATIENCE, parse_profile, rows
+from tests.support import PATIENCE, from_table, parse_profile
 
 
 def wrong(text: str) -> str:
@@ -32,7 +32,7 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
     assert places.where(("keys", "run", "stop")) == "config.toml:3"
 
 
-@pytest.mark.parametrize(("text", "said"), rows("unit/settings", "what_is_wrong_is_named_with_its_line"))
+@from_table
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
 
@@ -69,17 +69,11 @@ def test_the_file_is_read_where_xdg_says(file: Path):
     assert read_settings()[0].theme == "rankdeck-light"
 
 
-def test_a_file_that_others_can_write_is_refused(file: Path):
+@pytest.mark.parametrize(("mode", "folder"), [(0o666, 0o700), (0o600, 0o777)])
+def test_a_file_that_others_can_write_or_replace_is_refused(file: Path, mode: int, folder: int):
     file.write_text('theme = "rankdeck-light"\n')
-    file.chmod(0o666)
-    with pytest.raises(ProfileError, match="can be written by other users"):
-        read_settings()
-
-
-def test_a_folder_in_which_others_could_replace_the_file_is_refused(file: Path):
-    file.write_text('theme = "rankdeck-light"\n')
-    file.chmod(0o600)
-    file.parent.chmod(0o777)
+    file.chmod(mode)
+    file.parent.chmod(folder)
     with pytest.raises(ProfileError, match="can be written by other users"):
         read_settings()
 

@@ -22,13 +22,12 @@ from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
 from engine.supervisor.nodes import agents
-from tests.support import PATIENCE, entries, rows
+from tests.support import PATIENCE, entries, from_table, rows
 
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
 
-SAID = rows("unit/slurm", "said")
-"""Exit status and output of srun, and what is told of them."""
+SAID = rows("unit/slurm", "said")  # exit status and output of srun, and what is told of them
 
 
 def test_a_command_is_a_step_that_waits_for_no_other_and_has_all_of_the_job() -> None:
@@ -95,7 +94,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
 
-@pytest.mark.parametrize(("table", "words"), rows("unit/slurm", "a_job_that_rankdeck_cannot_run_is_refused"))
+@from_table
 def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
     with pytest.raises(ProfileError) as caught:
         parse_with_places(
@@ -174,7 +173,7 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     monkeypatch.setattr(
         agents, "SQUEUE_PATIENCE", 0.5
     )  # an answer that takes longer on a busy machine is asked for again
-    assert asyncio.run(agents.why_ended("18")) == "Slurm's job 18 lost a node"
+    assert asyncio.run(agents.why_ended("18")) == ("Slurm's job 18 lost a node", False)
 
 
 SCONTROL = entries("unit/slurm", "scontrol")

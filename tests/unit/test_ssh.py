@@ -26,10 +26,9 @@ from engine.core.plan.plan import Reach
 from engine.launchers import local
 from engine.launchers.setup import setup_input
 from engine.node.agent import wire
-from tests.support import rows
+from tests.support import from_table, rows
 
-SAID = rows("unit/ssh", "said")
-"""Name, status, what was said, the fact, and a part of the hint."""
+SAID = rows("unit/ssh", "said")  # name, status, what was said, the fact, and a part of the hint
 
 WORTH_A_RETRY = {
     "MaxStartups",
@@ -63,8 +62,7 @@ def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:
 def test_silence_is_told():
     trouble = explain("gpu01", status=None, said="", python="python9", setup=False)
     assert trouble == Trouble(
-        fact="it did not answer in time",
-        hint="check the node, and how long python9 takes to start there",
+        fact="it did not answer in time", hint="check the node, and how long python9 takes to start there"
     )
     assert trouble.text == f"{trouble.fact}; {trouble.hint}"
 
@@ -84,7 +82,7 @@ def test_statuses_are_those_of_the_agent():
     assert (wire.EXIT_CUT_OFF, wire.EXIT_FAILED) == (EXIT_CUT_OFF, EXIT_REFUSED)
 
 
-@pytest.mark.parametrize(("setup", "fact"), rows("unit/ssh", "real_setup_lines_that_fail_are_told"))
+@from_table
 def test_real_setup_lines_that_fail_are_told(setup, fact, tmp_path):
     argv = local.argv("gpu01", [sys.executable, "-c", ""], Reach(setup=setup))
     env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}

@@ -18,14 +18,13 @@ from engine.core.plan.plan import Reach
 from engine.launchers import LAUNCHERS, local, ssh
 from engine.launchers.setup import setup_input
 from engine.supervisor.nodes.bridge import boot_command
-from tests.support import rows
+from tests.support import from_table
 
 SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mksh", "busybox") if shutil.which(shell)]
 """Login shells that are here, of those that people have."""
 
 SEEN = "import json, os, sys; print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]])); print(input())"
-SHOW = [sys.executable, "-S", "-E", "-c", SEEN]
-"""Prints its arguments, and one line of its standard input."""
+SHOW = [sys.executable, "-S", "-E", "-c", SEEN]  # prints its arguments, and one line of its standard input
 
 WORDS = [
     "",
@@ -142,7 +141,7 @@ def test_nodes_that_ssh_is_asked_for(node):
     assert ssh.argv(node, ["true"], Reach())[-3:] == ["--", node, "exec true"]
 
 
-@pytest.mark.parametrize("node", rows("unit/ssh_argv", "what_can_not_be_a_node_never_reaches_ssh"))
+@from_table
 def test_what_can_not_be_a_node_never_reaches_ssh(node):
     with pytest.raises(ValueError, match="is not a valid node name"):
         ssh.argv(node, ["true"], Reach())
@@ -308,7 +307,7 @@ def test_scripts_that_are_sourced_do_not_take_the_words_of_the_command_for_their
     assert b"0 arguments" in done.stderr
 
 
-@pytest.mark.parametrize("setup", rows("unit/ssh_argv", "failed_lines_before_end_with_a_status_of_their_own"))
+@from_table
 def test_failed_lines_before_end_with_a_status_of_their_own(setup, user_home):
     (user_home / ".bash_logout").write_text("false\ntrue\n")  # under `set -e` this would make a status of its own
     done = run_after(setup, home=user_home)

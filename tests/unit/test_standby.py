@@ -20,7 +20,7 @@ from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
 from engine.runs.standbys import circumstances
 from engine.runs.templates import template_folder, templates
-from tests.support import parse_profile, rows
+from tests.support import from_table, parse_profile, rows
 
 GIB = 1 << 30
 SHELL = Circumstances(
@@ -67,9 +67,7 @@ def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]
     assert key(**changed) != key()
 
 
-@pytest.mark.parametrize(
-    ("launch", "rest"), rows("unit/standby", "another_setup_environment_or_preload_of_the_profile_is_not_served")
-)
+@from_table
 def test_another_setup_environment_or_preload_of_the_profile_is_not_served(launch: str, rest: str) -> None:
     assert standby_key(plan_of(launch, rest), SHELL) != key()
 
@@ -112,8 +110,7 @@ def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("available", "total", "short"),
-    [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)],
+    ("available", "total", "short"), [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)]
 )
 def test_memory_is_short_below_a_tenth_or_eight_gib(tmp_path: Path, available: int, total: int, short: bool) -> None:
     (tmp_path / "proc").mkdir()

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.plan.document.places import key_lines, line_of
-from tests.support import rows
+from tests.support import from_table
 
 
 def path(text: str) -> tuple[str, ...]:
     return tuple(text.split("."))
 
 
-@pytest.mark.parametrize(("text", "key", "line"), rows("unit/toml_lines", "the_line_of_a_key_is_found"))
+@from_table
 def test_the_line_of_a_key_is_found(text: str, key: str, line: int) -> None:
     tomli.loads(text)
     assert key_lines(text)[path(key)] == line

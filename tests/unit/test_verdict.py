@@ -18,7 +18,7 @@ from engine.core.failures.collectives import Wait
 from engine.core.failures.diagnosis import Explanation, explain
 from engine.core.failures.launcher_log import read_log
 from engine.core.failures.verdict import MAX_EXPLAINED, Verdict, Witness, find_verdict
-from tests.support import calls_of, rows
+from tests.support import calls_of, from_table, rows
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34201."
@@ -283,7 +283,7 @@ def test_a_rank_that_failed_while_others_went_on_for_long_is_found(tmp_path: Pat
     assert (found.verdict.rank, found.verdict.detail) == (1, "ValueError: bad batch")
 
 
-@pytest.mark.parametrize(("names", "ranks"), rows("unit/verdict", "names_of_logs_tell_ranks"))
+@from_table
 def test_names_of_logs_tell_ranks(names: list[str], ranks: list[int | None]) -> None:
     assert diagnose.ranks_in_names(names) == ranks
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from tests.installing import UnavailableError, install
 
-SECONDS = 1800
-"""Within which an environment is there: an older torch is a build for CUDA of 5 GB."""
+SECONDS = 1800  # within which an environment is there: an older torch is a build for CUDA of 5 GB
 
 
 class Versions(NamedTuple):

@@ -21,8 +21,7 @@ from tests.versions.environments import MATRIX, Versions, environment, find_pyth
 
 ROOT = Path(__file__).parents[2]
 
-NEWER = ("tensor-parallel", "fsdp-gpt", "pipeline")
-"""Recipes that need a newer torch than the oldest."""
+NEWER = ("tensor-parallel", "fsdp-gpt", "pipeline")  # recipes that need a newer torch than the oldest
 
 MODULES = entries("versions/versions", "modules")
 NAMES = entries("versions/versions", "names")

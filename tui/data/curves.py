@@ -83,7 +83,7 @@ class _Axis(NamedTuple):
         return [bucket.end - self.begin for bucket in buckets]
 
     def placed(self, buckets: Sequence[Bucket]) -> Iterator[tuple[int, Bucket]]:
-        """Each with its column."""
+        """The buckets, each with the column that it is drawn in."""
         for place, bucket in zip(self.places(buckets), buckets, strict=True):
             yield round((place - self.left) / self.width), bucket
 

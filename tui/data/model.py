@@ -17,8 +17,7 @@ from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Updat
 LOSS = "loss"
 THROUGHPUT = "throughput"  # names of the two series in the table and the chart
 
-MAX_EVENTS = 1000
-"""Most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop."""
+MAX_EVENTS = 1000  # most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop
 
 PACE_STEPS = 64
 """Number of newest steps for the estimate of the end: enough to be steady, few enough to notice a slowdown."""

@@ -18,7 +18,7 @@ from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen
-from tui.screens.relaunch import PastRun, Relaunching
+from tui.screens.relaunch import Relaunching
 from tui.text.cells import plain_line
 from tui.text.history import Look, history_details, history_heading, history_lines
 from tui.widgets.headers import TitleBar
@@ -26,9 +26,7 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane
 
-SORTS = ("launched", "duration", "state", "size", "starred")
-"""The orders that a key goes through, before the metrics."""
-
+SORTS = ("launched", "duration", "state", "size", "starred")  # the orders that a key goes through, before the metrics
 READ_SECONDS = 5.0  # seconds after which runs are read again
 MOST_NAMED = 8  # runs that the question names before they are removed
 
@@ -53,7 +51,7 @@ class HistoryScreen(DeckScreen):
         self._reverse = False
         self._filter = ""
         self._is_reading = False
-        self.add_parts(Relaunching(self, self._past_run))
+        self.add_parts(Relaunching(self, lambda: entry.summary if (entry := self._entry()) is not None else None))
 
     def compose(self) -> ComposeResult:
         yield TitleBar("History", ascii=self.deck.ascii)
@@ -109,10 +107,6 @@ class HistoryScreen(DeckScreen):
         entry = self._entry()
         marked = [one for one in self._entries or () if one.summary.run in self._marked]
         return marked or ([entry] if entry is not None else [])
-
-    def _past_run(self) -> PastRun | None:
-        entry = self._entry()
-        return None if entry is None else PastRun(entry.summary.run, entry.summary.name)
 
     def _show(self) -> None:
         if self._entries is None or not self.is_mounted:

@@ -22,7 +22,7 @@ from tui.keys import bindings, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home_lists import HomeLists
 from tui.screens.outside import open_in_editor
-from tui.screens.relaunch import PastRun, Relaunching
+from tui.screens.relaunch import Relaunching
 from tui.text.cells import plain_line
 from tui.text.home import first_steps, parting_words, run_text
 from tui.text.lines import error_text
@@ -34,8 +34,7 @@ from tui.widgets.text_pane import TextPane
 WARM_SECONDS = 0.8  # seconds for which the cursor rests on a profile before torch is imported for it
 KEEP_WARM_SECONDS = 20.0  # seconds between two requests to keep torch imported for a profile
 
-PREVIEW_SECONDS = 0.06
-"""Seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing."""
+PREVIEW_SECONDS = 0.06  # seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing
 
 
 class FilterLine(Input):
@@ -54,7 +53,7 @@ class HomeScreen(DeckScreen):
         super().__init__()
         self._shown: object = None
         self.lists = HomeLists(self, self.show_choice, profile)
-        self._past = Relaunching(self, self._past_run)
+        self._past = Relaunching(self, self.lists.chosen_run)
         self.add_parts(self._past)
 
     def compose(self) -> ComposeResult:
@@ -65,10 +64,6 @@ class HomeScreen(DeckScreen):
             plan.border_title = "Plan"
             yield plan
         yield KeyBar()
-
-    def _past_run(self) -> PastRun | None:
-        run = self.lists.chosen_run()
-        return None if run is None else PastRun(run.run, run.name)
 
     @property
     def parting(self) -> str | None:

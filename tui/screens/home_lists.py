@@ -39,7 +39,7 @@ class HomeLists(Container):
     def __init__(self, screen: DeckScreen, changed: Callable[[], None], profile: str | None) -> None:
         super().__init__(id="lists")
         self._home, self._changed = screen, changed
-        self._wanted = profile
+        self.wanted = profile  # the profile that the cursor goes to when they are read again; None: it stays
         self.entries: list[ProfileEntry] | None = None  # all profiles, as they were read last; None: not yet read
         self.runs: list[RunSummary] | None = None  # all runs, likewise
         self._reading_runs = False
@@ -59,11 +59,7 @@ class HomeLists(Container):
 
     def on_mount(self) -> None:
         """Reads once the screen has been painted."""
-        self.call_after_refresh(self._begin)
-
-    def _begin(self) -> None:
-        self.read_profiles()
-        self._home.begin(self._read_runs, "runs")
+        self.call_after_refresh(self.read_again)
         self.set_interval(RUNS_SECONDS, self._read_if_seen)
 
     @property
@@ -73,10 +69,6 @@ class HomeLists(Container):
     @property
     def known_profiles(self) -> list[ProfileEntry]:
         return [entry for entry in self.entries or () if entry.profile is not None]
-
-    def choose_later(self, name: str) -> None:
-        """Puts the cursor on a profile when the profiles are read again."""
-        self._wanted = name
 
     def read_again(self) -> None:
         """Shows changes made meanwhile."""
@@ -97,11 +89,11 @@ class HomeLists(Container):
         finally:
             self._reading_profiles -= 1
         self._show_lists()
-        if is_first and self._wanted is None and all(entry.source == "shipped" for entry in self.entries):
-            self._wanted = FIRST_PROFILE
-        found = next((str(entry.path) for entry in self.entries if entry.name == self._wanted), None)
+        if is_first and self.wanted is None and all(entry.source == "shipped" for entry in self.entries):
+            self.wanted = FIRST_PROFILE
+        found = next((str(entry.path) for entry in self.entries if entry.name == self.wanted), None)
         if found is not None:
-            self._wanted = None
+            self.wanted = None
             self.profile_list.choose(found)
 
     async def _read_runs(self) -> None:

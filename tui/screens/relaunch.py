@@ -4,29 +4,22 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
+from engine.core.views.view import RunSummary, RunView
 from tui.data.off_loop import off_loop
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
 
 
-class PastRun(NamedTuple):
-    """A run that was launched: its id, and the name of its profile."""
-
-    run: str
-    name: str
-
-
 class Relaunching:
     """The keys that launch a run again: the one that `past_run` tells."""
 
-    def __init__(self, screen: DeckScreen, past_run: Callable[[], PastRun | None]) -> None:
+    def __init__(self, screen: DeckScreen, past_run: Callable[[], RunSummary | RunView | None]) -> None:
         self._screen = screen
         self._past_run = past_run
 
@@ -44,7 +37,7 @@ class Relaunching:
         if (past := self._past_run()) is not None:
             self._screen.begin(partial(self._read, past, act), "launched", exclusive=True)
 
-    async def _read(self, past: PastRun, act: Callable[[ProfileEntry], None]) -> None:
+    async def _read(self, past: RunSummary | RunView, act: Callable[[ProfileEntry], None]) -> None:
         try:
             profile = await off_loop(self._screen.engine.launched_profile, past.run)
         except RankdeckError as error:

@@ -14,7 +14,7 @@ from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
 from tui.keys import bindings, first_key
 from tui.screens.base import DeckScreen
-from tui.screens.relaunch import PastRun, Relaunching
+from tui.screens.relaunch import Relaunching
 from tui.screens.run_acts import RunActs
 from tui.screens.run_logs import RunLogs
 from tui.screens.run_painter import RunPainter
@@ -49,7 +49,7 @@ class RunScreen(DeckScreen):
         self.ranks = RunRanks(self, self.model)
         self.logs = RunLogs(self, self.link, self.model, lambda: self.ranks.rank)
         self.panes = RunPanes(self, self.model, self.ranks, self.logs, lambda: self.painter.paint_all())
-        again = Relaunching(self, self._past_run)
+        again = Relaunching(self, lambda: self.model.run)
         self.acts = RunActs(
             self,
             self.link,
@@ -160,13 +160,9 @@ class RunScreen(DeckScreen):
                 return self.is_mounted and self.panes.can_go_back
         return True
 
-    def _past_run(self) -> PastRun | None:
-        run = self.model.run
-        return None if run is None else PastRun(self.run_id, run.name)
-
     @work(exclusive=True, group="compare", exit_on_error=False)
     async def action_compare(self) -> None:
-        past = self._past_run()
+        past = self.model.run
         if past is None:
             return
         same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name]

@@ -165,17 +165,7 @@ _PLAIN = _Pen()
 
 @lru_cache(maxsize=1024)
 def _style(pen: _Pen) -> Style:
-    flags: dict[str, bool] = dict.fromkeys(pen.attributes, True)
-    return Style(
-        color=pen.ink,
-        bgcolor=pen.paper,
-        bold=flags.get("bold"),
-        dim=flags.get("dim"),
-        italic=flags.get("italic"),
-        underline=flags.get("underline"),
-        reverse=flags.get("reverse"),
-        strike=flags.get("strike"),
-    )
+    return Style.from_color(pen.ink, pen.paper) + Style.parse(" ".join(pen.attributes))
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid
+from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid, problem_words
 from engine.core.words import count
 from tui.text.cells import cut, plain_line
 from tui.text.lines import sentence
@@ -28,16 +28,9 @@ def finding_text(node: str, check: Check, finding: Finding | None, width: int, *
 
 def grid_title(name: str, grid: Grid, *, is_running: bool, ascii: bool) -> str:
     """The title of the grid: the name, the nodes that are checked, and the result so far."""
-    nodes = count(len(grid.nodes), "node")
+    nodes, found = count(len(grid.nodes), "node"), problem_words(grid.all())
     if is_running:
         nodes = f"{sum(grid.is_complete(node) for node in grid.nodes)} of {len(grid.nodes)} nodes"
-    return f"Check of {cut(plain_line(name), MAX_NAME, ascii=ascii)}, {nodes}: {verdict(grid, is_running=is_running)}"
-
-
-def verdict(grid: Grid, *, is_running: bool) -> str:
-    """The result so far, in words."""
-    counts = [(len(grid.in_state("fail")), "failure"), (len(grid.in_state("warn")), "warning")]
-    words = ", ".join(count(number, noun) for number, noun in counts if number)
-    if is_running:
-        return f"{words}, checking" if words else "checking"
-    return words or ("no problems" if grid.nodes else "nothing was checked")
+        found = f"{found}, checking" if found else "checking"
+    found = found or ("no problems" if grid.nodes else "nothing was checked")
+    return f"Check of {cut(plain_line(name), MAX_NAME, ascii=ascii)}, {nodes}: {found}"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.numbers import DAY_AND_TIME, age, clock, duration_words, precise, size_words
+from engine.core.numbers import DAY_AND_TIME, age, clock, duration, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
 from tui.text.cells import cell_fit, cut_run, plain_line
@@ -114,7 +114,7 @@ def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
         case "launched":
             return clock(run.launched_at, "%m-%d %H:%M", look.units)
         case "duration":
-            return duration_words(entry.seconds)
+            return duration(entry.seconds)
         case "step":
             return "" if run.step is None else str(run.step)
         case "size":

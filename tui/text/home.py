@@ -33,17 +33,14 @@ def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Conte
             continue
         profile = entry.profile
         facts = f"  {plain_line(profile.backend.name):<5} {cell_fit(_where(profile), min(where, 20), ascii=ascii)}"
-        lines.append(Content.assemble(start, (f"{facts}  {_what(profile)}", MUTED)))
+        recipe = profile.recipe
+        what = plain_line(recipe.name or (recipe.script or "").rsplit("/", 1)[-1] or recipe.module or "")
+        lines.append(Content.assemble(start, (f"{facts}  {what}", MUTED)))
     return lines
 
 
 def _where(profile: Profile) -> str:
     return plain_line(profile.layout.words)
-
-
-def _what(profile: Profile) -> str:
-    recipe = profile.recipe
-    return plain_line(recipe.name or (recipe.script or "").rsplit("/", 1)[-1] or recipe.module or "")
 
 
 def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:

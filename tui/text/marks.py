@@ -68,18 +68,6 @@ RUN_MARKS: dict[ListedWord, Mark] = {
     "unreadable": Mark("▲", "?", "$text-error"),
 }
 
-RUN_WORDS: dict[ListedWord, str] = {
-    "queued": "its job waits for nodes",
-    "starting": "its ranks are starting",
-    "running": "every rank was started and none has failed",
-    "holding": "a rank failed; the others are left as they are until you decide",
-    "succeeded": "every rank ended with exit status 0",
-    "failed": "it ended because a rank failed",
-    "stopped": "a user stopped it",
-    "unreadable": "its files are damaged; the reason says which",
-}
-"""The meaning of the states, for the help screen."""
-
 CHECK_MARKS: dict[State | None, Mark] = {
     "ok": Mark("●", "*", "$text-success"),
     "warn": Mark("▲", "!", "$text-warning bold"),
@@ -88,15 +76,6 @@ CHECK_MARKS: dict[State | None, Mark] = {
     None: Mark("◌", ".", MUTED),
 }
 """The result of a check; None: there is none yet."""
-
-RESULT_WORDS: dict[State | None, str] = {
-    "ok": "no problem was found",
-    "warn": "a launch may work; the text describes the risk",
-    "fail": "a launch would fail, at once or later",
-    "skip": "it was not checked; the text says why",
-    None: "it is not checked yet",
-}
-"""The meaning of the results, for the help screen."""
 
 
 def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:

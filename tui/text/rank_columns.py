@@ -150,7 +150,7 @@ class Fit:
         return [column for column in COLUMNS if column in shown]
 
     def column_at(self, x: int) -> Column | None:
-        """The column whose heading has a cell; None: there is none that can be sorted by."""
+        """The column whose heading covers a cell of the line; None: ranks can't be sorted by anything there."""
         for name, text in headings(self.columns, self.unit, ascii=False):
             x -= cell_len(text)
             if x < 0:

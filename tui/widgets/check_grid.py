@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
@@ -133,11 +132,7 @@ class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             sign = CHECK_MARKS[state].sign(ascii=self._ascii)
             text = f"{sign} {state}" if columns.has_words and state not in (None, "skip") else sign
             style = self.rich_style + self.get_component_rich_style(f"check-grid--{state or 'skip'}", partial=True)
-            segments.append(Segment(" ", self.rich_style))
-            segments.append(Segment(text.ljust(width - 1), self._under_cursor(style, row, column)))
+            if (row, column) == (self._row, self._column):
+                style += self.get_component_rich_style("check-grid--cursor", partial=True)
+            segments += [Segment(" ", self.rich_style), Segment(text.ljust(width - 1), style)]
         return segments
-
-    def _under_cursor(self, style: Style, row: int, column: int) -> Style:
-        if (row, column) != (self._row, self._column):
-            return style
-        return style + self.get_component_rich_style("check-grid--cursor", partial=True)

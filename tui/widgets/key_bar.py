@@ -67,15 +67,14 @@ class KeyBar(Widget):
                 continue
             # While the user types, letters are text: another key of the same action is shown, or none.
             if focused is None or not focused.check_consume_key(key, key_to_character(key)):
-                found[known.id] = Entry(key, key_name(key), self._label(known.id, binding.description), known.pinned)
+                label = binding.description
+                if isinstance(self.screen, HasKeyLabels):
+                    label = self.screen.key_label(known.id, label)
+                found[known.id] = Entry(key, key_name(key), label, known.pinned)
         first = [
             id for place, ids in FOOTER_FIRST.items() if any(_KEYS[one].where == place for one in found) for id in ids
         ]
         return [found[id] for id in dict.fromkeys((*first, *_KEYS)) if id in found]
-
-    def _label(self, key: str, label: str) -> str:
-        screen = self.screen
-        return screen.key_label(key, label) if isinstance(screen, HasKeyLabels) else label
 
     def render(self) -> Content:
         """As many entries as fit. Pinned ones stay, at the end."""

@@ -11,8 +11,7 @@ from textual.widgets.option_list import Option
 from tui.keys import bindings
 from tui.widgets.line_keys import LineKeys
 
-PAGE = 200
-"""Lines that are made at first, and again when the cursor gets to the last one: ten thousand take seconds."""
+PAGE = 200  # lines that are made at first, and again when the cursor gets to the last one: ten thousand take seconds
 
 
 class LineList(OptionList, LineKeys, inherit_bindings=False):

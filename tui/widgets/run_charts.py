@@ -9,7 +9,6 @@ from textual.content import Content
 from textual.message import Message
 
 from engine.core.metrics.resources import RESOURCES
-from engine.core.metrics.series import Series
 from tui.data.curves import Look
 from tui.data.model import LOSS, THROUGHPUT, RunModel
 from tui.deck import Deck
@@ -67,20 +66,26 @@ class RunCharts(Container, can_focus=True):
         model = self._model
         if model is None:
             return
-        pages = pages_of(metrics_of(model.series.keys()), self._count)
+        pages = self._pages
         shown = pages[self._page % len(pages)]
         for chart, key in zip(self._charts, [*shown, *[""] * len(self._charts)], strict=False):
             chart.display = bool(key)
             if key:
                 chart.look = self._look
-                chart.set_series(_title(model, key), _series(model, key))
+                curves = [(f"r{rank}", model.series.get(rank, key)) for rank in range(model.world_size)]
+                chart.set_series(_title(model, key), [(name, curve) for name, curve in curves if curve is not None])
         words = [f"metrics {self._page % len(pages) + 1}/{len(pages)}"] if len(pages) > 1 else []
         self.border_subtitle = Content(", ".join([*words, *look_words(self._look)]))
 
     @property
+    def _pages(self) -> list[tuple[str, ...]]:
+        """The metrics that are drawn at the same time, page by page."""
+        metrics = metrics_of(self._model.series.keys() if self._model is not None else [])
+        return pages_of(metrics, self._count)
+
+    @property
     def metric(self) -> str:
-        pages = pages_of(metrics_of(self._model.series.keys() if self._model is not None else []), self._count)
-        return pages[self._page % len(pages)][0]
+        return self._pages[self._page % len(self._pages)][0]
 
     def action_metrics(self, direction: int) -> None:
         self._page += direction
@@ -108,9 +113,7 @@ class RunCharts(Container, can_focus=True):
             cast("Deck", self.app).choose_from({key: RESOURCES.get(key, "") for key in keys}, self._choose, "a metric")
 
     def _choose(self, metric: str) -> None:
-        assert self._model is not None
-        pages = pages_of(metrics_of(self._model.series.keys()), self._count)
-        self._page = next((number for number, page in enumerate(pages) if metric in page), self._page)
+        self._page = next((number for number, page in enumerate(self._pages) if metric in page), self._page)
         self._draw()
 
     def action_log(self) -> None:
@@ -167,8 +170,3 @@ def _title(model: RunModel, key: str) -> str:
     if key == THROUGHPUT:
         return f"{unit}/s" if unit else key
     return RESOURCES.get(key) or plain_line(key)
-
-
-def _series(model: RunModel, key: str) -> list[tuple[str, Series]]:
-    found = [(f"r{rank}", model.series.get(rank, key)) for rank in range(model.world_size)]
-    return [(name, series) for name, series in found if series is not None]

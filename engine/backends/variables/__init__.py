@@ -153,8 +153,7 @@ def _takes(cell: str) -> Takes:
     return Takes(words=f"{', '.join(most)} or {last}", pattern=pattern, exact=cell.startswith("="))
 
 
-FAMILIES = _families()
-"""In the order in which they are shown: the backends' own first."""
+FAMILIES = _families()  # in the order in which they are shown: the backends' own first
 
 VARIABLES = {one.name: (family, one) for family in FAMILIES for one in family.variables}
 ALIASES = {alias: (family, one) for family in FAMILIES for one in family.variables for alias in one.aliases.split()}

@@ -17,11 +17,8 @@ import msgspec
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.terminal_text import terminal_line
 
-LONGEST = 200
-"""Characters of a notification."""
-
-COMMAND_SECONDS = 10.0
-"""Seconds that the user's command, or their webhook, may take."""
+LONGEST = 200  # characters of a notification
+COMMAND_SECONDS = 10.0  # seconds that the user's command, or their webhook, may take
 
 
 class Telling(NamedTuple):
@@ -74,11 +71,8 @@ def _plain(text: str) -> str:
 
 
 async def send(notify: Notify, told: Telling) -> list[str]:
-    """Runs the user's command and posts to their webhook, at once, and waits for both.
-
-    Returns:
-        Why they did not do their work, in words; empty: they did.
-    """
+    """Runs the user's command and posts to their webhook, at once, and waits for both. Returns why they did not do their work, in words;
+    empty: they did."""
     problems = await asyncio.gather(run_command(notify.command, told), post(notify.webhook, told))
     return [problem for problem in problems if problem]
 

@@ -142,7 +142,7 @@ class Fields:
         return " ".join(above)
 
     def _argument(self, one: _Declared, style: Style, prefix: str) -> Argument | None:
-        """The argument of a field; None: its type is none that can be written."""
+        """The argument of a field; None: no command line can give a value of its type."""
         given = _given(one)
         annotation = one.annotation
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

@@ -120,7 +120,7 @@ def _odd_ones(values: Mapping[str, str], check: Check, state: State, hint: str, 
     """A finding for each node whose value is not the usual one."""
     if not values:
         return []
-    usual, often = Counter(values.values()).most_common(1)[0]  # of equally common ones the first, which is the head's
+    usual, often = Counter(values.values()).most_common(1)[0]  # of two halves, the head's wins: it comes first
     first = next(name for name, value in values.items() if value == usual)
     who = f"{first} and {count(often - 1, 'other')} have" if often > 1 else f"{first} has"
     return [

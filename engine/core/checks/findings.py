@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.plan.plan import LaunchPlan, PlannedNode
+from engine.core.words import count
 
 Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "cores", "workdir", "script", "disk", "clock", "head", "interface",
                 "limits", "login", "leftovers"]  # fmt: skip
@@ -93,6 +94,13 @@ def warn(node: str, check: Check, text: str, hint: str) -> Finding:
 def fail(node: str, check: Check, text: str, hint: str) -> Finding:
     """A finding that ranks will fail."""
     return Finding(node=node, check=check, state="fail", text=text, hint=hint)
+
+
+def problem_words(findings: Sequence[Finding]) -> str:
+    """How many failures and warnings there are; empty: none."""
+    states = [finding.state for finding in findings]
+    counts = [(states.count("fail"), "failure"), (states.count("warn"), "warning")]
+    return ", ".join(count(number, noun) for number, noun in counts if number)
 
 
 class Grid:

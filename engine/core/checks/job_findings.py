@@ -87,14 +87,11 @@ def _space(node: str, space: Space) -> Finding:
     temporary = space.what.startswith("temporary")
     is_home = space.what.startswith("home")  # ranks may need nothing there, and some file systems show no free space
     hint = "delete files there" + (", or set TMPDIR" if temporary else "")
-    if space.trouble and temporary:
+    if space.trouble and (temporary or is_home):
         text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
-        return fail(node, "disk", text, hint)
-    if space.trouble and is_home:
-        text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
-        return warn(
-            node, "disk", text, "delete files there, or ask for more quota: runs and caches of libraries are kept there"
-        )
+        if temporary:
+            return fail(node, "disk", text, hint)
+        return warn(node, "disk", text, f"{hint}, or ask for more quota: runs and caches of libraries are kept there")
     text = f"the {space.what} {space.path} has {'?' if space.bytes is None else size_words(space.bytes)} free"
     if space.files is not None and space.files < LOW_FILES:
         text += f", for {count(space.files, 'more file')}"
@@ -148,12 +145,8 @@ def _mpi(node: str, machine: Machine, job: JobFacts, built_in: tuple[str, ...]) 
         hint = 'load it in launch.setup ("module load openmpi"), or install Open MPI or MPICH'
         return fail(node, "backend", "there is no mpirun", hint)
     if not job.mpi4py and "mpi" not in built_in:
-        return fail(
-            node,
-            "backend",
-            f"{machine.executable} has no mpi4py",
-            f"on that node: {machine.executable} -m pip install mpi4py",
-        )
+        hint = f"on that node: {machine.executable} -m pip install mpi4py"
+        return fail(node, "backend", f"{machine.executable} has no mpi4py", hint)
     how = f"mpi4py {job.mpi4py}" if job.mpi4py else "built into torch"
     return ok(node, "backend", f"{machine.mpirun}, {how}")
 

@@ -93,8 +93,11 @@ def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
 
 def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> list[Finding]:
     """Findings that do not need the job's files."""
+    python = ok(node.name, "python", f"{machine.python}, {machine.executable}, {machine.architecture}")
+    if lack := lack_of(plan, python=machine.python):
+        python = fail(node.name, "python", f"{machine.executable}: {lack.fact}", lack.hint)
     return [
-        _python(plan, node.name, machine),
+        python,
         _environment(plan, node),
         _gpus(plan, node, machine.gpus),
         _cores(plan, node, machine),
@@ -103,12 +106,6 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
         _leftovers(node.name, machine),
         *_interface(plan, node.name, machine),
     ]
-
-
-def _python(plan: LaunchPlan, node: str, machine: Machine) -> Finding:
-    if lack := lack_of(plan, python=machine.python):
-        return fail(node, "python", f"{machine.executable}: {lack.fact}", lack.hint)
-    return ok(node, "python", f"{machine.python}, {machine.executable}, {machine.architecture}")
 
 
 def _environment(plan: LaunchPlan, node: PlannedNode) -> Finding:

@@ -29,6 +29,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
     sentence: str
     late: tuple[int, ...]  # ranks that have not called it, if known
+    waiting: tuple[int, ...] = ()
+    different: bool = False  # whether ranks have called different operations, so that none of them can go on
+
+
+def are_stuck(waits: Sequence[Wait]) -> bool:
+    """Whether ranks can't go on: they have called different operations, or all that others wait for wait themselves."""
+    waiting = {rank for one in waits for rank in one.waiting}
+    return any(one.different or (one.late and waiting.issuperset(one.late)) for one in waits)
 
 
 def compare(records: Mapping[int, RankRecord | None]) -> list[Wait]:
@@ -110,7 +118,7 @@ def _waits_in_collectives(
             sentence = f"{wait} {what}{_since(seconds)}; {_say(left, 'has left it', 'have left it')}"
         else:
             sentence = f"all ranks of {title} are in {_words(here[waiting[0]], f'#{number}')}{_since(seconds)}"
-    yield seconds, Wait(sentence=sentence, late=tuple(late))
+    yield seconds, Wait(sentence=sentence, late=tuple(late), waiting=tuple(waiting), different=bool(different))
 
 
 def _different(here: Mapping[int, Operation], which: str) -> str:

@@ -58,7 +58,7 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     of_local: dict[int, set[int]] = {}  # the ranks of each local rank, by their tags
     number = 0
     for name, of_file, text in files:
-        for rank, source, line, local in split(_clean_lines(text)):
+        for rank, source, line, local in split(clean_lines(text)):
             number += 1
             rank = of_file if rank is None else rank
             process = (
@@ -83,7 +83,7 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     return [*witnesses, *(one for one in nobody if one.failed)]
 
 
-def _clean_lines(text: str) -> list[str]:
+def clean_lines(text: str) -> list[str]:
     """The lines without control sequences; each state of a progress bar is a line."""
     plain = SEQUENCE.sub("", text) if "\x1b" in text or "\x9b" in text else text
     return [line[:MAX_LINE] for line in plain.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n").split("\n")]

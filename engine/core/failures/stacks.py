@@ -49,6 +49,7 @@ class RankStack(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     collectives: str = ""  # the state of its process groups, for `read_record`
     children: tuple[ChildStack, ...] = ()
+    programs: tuple[str, ...] = ()  # names of programs below it that are no Python, such as compilers
 
 
 class Fold(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +85,9 @@ def doing(frames: Sequence[Frame]) -> str:
     for frame in frames:
         if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
             return _ELASTIC_WAITS[frame.function]
-        if known := find(f'  File "{frame.file}", line {frame.line} in {frame.function}', "place"):
-            return known.detail
+    calls = [f'  File "{frame.file}", line {frame.line} in {frame.function}' for frame in frames]
+    if known := find("\n".join(calls), "place"):  # entries are in the order of their precedence
+        return known.detail
     own = own_frame(frames)
     if own is None:
         return "in no Python code" if not frames else f"in {frames[0].function}"
@@ -118,6 +120,25 @@ def waits(stacks: Sequence[RankStack]) -> list[Wait]:
     return compare({one.rank: read_record(one.collectives) for one in stacks})
 
 
+def doings(stacks: Sequence[RankStack], groups: Sequence[Fold]) -> list[str]:
+    """A line for each group of ranks, with the programs below them, and for ranks without a stack."""
+    programs = {one.rank: one.programs for one in stacks}
+    lines = []
+    for group in groups:
+        names = dict.fromkeys(name for rank in group.ranks for name in programs.get(rank, ()))
+        runs = f", which runs {', '.join([*names][:MOST_PIDS])}" if names else ""
+        lines.append(f"{rank_ranges(group.ranks)}{runs}: {group.doing}")
+    return lines + _silent(stacks)
+
+
+def _silent(stacks: Sequence[RankStack]) -> list[str]:
+    silent: dict[str, list[int]] = {}
+    for one in stacks:
+        if not one.text:
+            silent.setdefault(one.reason, []).append(one.rank)
+    return [f"{rank_ranges(ranks)}: no stack: {reason}" for reason, ranks in silent.items()]
+
+
 def _told(who: str, group: Fold) -> list[str]:
     lines = [f"{who}: {group.doing}"]
     lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
@@ -138,8 +159,4 @@ def story(stacks: Sequence[RankStack]) -> list[str]:
         more = ", …" if len(group.ranks) > MOST_PIDS else ""
         of = rank_ranges(sorted({children[number][0] for number in group.ranks}))
         lines += _told(f"{count(len(group.ranks), 'process', 'processes')} below {of} ({pids}{more})", group)
-    silent: dict[str, list[int]] = {}
-    for one in stacks:
-        if not one.text:
-            silent.setdefault(one.reason, []).append(one.rank)
-    return lines + [f"{rank_ranges(ranks)}: no stack: {reason}" for reason, ranks in silent.items()]
+    return lines + _silent(stacks)

@@ -1,14 +1,17 @@
 """The `deepspeed` command."""
 
 from engine.core.launch_commands.draft import Draft, Word
-from engine.core.launch_commands.options import Given, read_options, take_option, take_program
+from engine.core.launch_commands.options import read_options, take_option, take_program
 
 
 def read_deepspeed(draft: Draft, words: list[Word]) -> None:
     """Reads what follows `deepspeed`. Raises UsageError if an option is unknown, or has no counterpart that would do the same."""
     given, rest = read_options(words, "deepspeed")
     for one in given:
-        _take(draft, one)
+        if one.option.means == "include":
+            _include(draft, one.value)
+        else:
+            take_option(draft, one)
     if draft.hostfile and (draft.nodes or draft.node_count):
         if draft.node_count:
             draft.leave_out(
@@ -21,15 +24,6 @@ def read_deepspeed(draft: Draft, words: list[Word]) -> None:
     if all(one.option.means != "no-local-rank" for one in given):
         draft.args.append("--local_rank={local_rank}")
     take_program(draft, given, rest, "deepspeed")
-
-
-def _take(draft: Draft, given: Given) -> None:
-    value = given.value
-    match given.option.means:
-        case "include":
-            _include(draft, value)
-        case _:
-            take_option(draft, given)
 
 
 def _include(draft: Draft, value: Word) -> None:

@@ -86,7 +86,7 @@ class Draft:
 
 
 def whole_number(word: Word, meaning: str) -> int:
-    """The number that a word is. Raises UsageError if it is none above 0."""
+    """A word as a whole number above 0. Raises UsageError: it is anything else."""
     if word.text.isdecimal() and int(word.text[:9]) > 0:
         return int(word.text[:9])
     hint = "write its value" if "$" in word.text else "write a whole number above 0"

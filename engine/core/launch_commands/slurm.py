@@ -13,17 +13,10 @@ _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "-
 
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?(\w+?)(?:@(\d{1,5}))?")
 _KEYS = {
-    "-p": "partition",
-    "--partition": "partition",
-    "-t": "time",
-    "--time": "time",
-    "--gres": "gres",
-    "-A": "account",
-    "--account": "account",
-}
+    "-p": "partition", "--partition": "partition", "-t": "time", "--time": "time", "--gres": "gres", "-A": "account", "--account": "account",
+}  # fmt: skip
 """Options of sbatch with a key of their own in `[layout.slurm]`."""
-WARN = 60
-"""Seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say."""
+WARN = 60  # seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say
 FIRST = {
     "USR1": "USR1",
     "10": "USR1",
@@ -35,8 +28,7 @@ FIRST = {
     "3": "QUIT",
 }
 """The signals of `--signal` that `launch.stop_ladder` must name, by name and number."""
-USUAL = ("TERM", "15", "INT", "2")
-"""Signals that ranks get anyway."""
+USUAL = ("TERM", "15", "INT", "2")  # signals that ranks get anyway
 
 
 class Job:
@@ -51,7 +43,7 @@ class Job:
         self.scheduling: list[Given] = []
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
-        """Takes options. `quietly`: those that only a scheduler reads are not worth a note."""
+        """Takes options. `quietly`: leaves out those that only a scheduler reads without a note."""
         for one in given:
             value = one.value
             match one.option.means:

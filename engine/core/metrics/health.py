@@ -29,6 +29,10 @@ SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 PAUSE_SHARE = 1.5
 """A pause as long as this many times the longest one so far is no surprise: a script may save or evaluate without saying so."""
 
+EARLY = (
+    5.0  # seconds without a step after which ranks are asked who waits for whom, before their usual interval is known
+)
+
 RAISED_FOR, STAYS_FOR = 3.0, 60.0
 """Seconds after the exception that ended its main thread, after which a rank is reported, and ended."""
 
@@ -147,7 +151,7 @@ class Health:
         for rank in sorted(busy):
             if mark := self._mark(now, rank, peers, few, by_step=by_step):
                 self.marks[rank] = mark
-        self.has_waits = self.has_waits and self.is_quiet(now)
+        self.has_waits = self.has_waits and self.is_quiet(now, EARLY)
         notices = [
             *self._pauses(before),
             *self._raises(now, progress, alive),
@@ -202,9 +206,12 @@ class Health:
         pace.lag_since = now if pace.lag_since is None else pace.lag_since
         return RankMark("slow", pace.usual or 0.0, peers or 0.0) if now - pace.lag_since >= SLOW_FOR else None
 
-    def is_quiet(self, now: float) -> bool:
-        """Whether no rank has made a step for a while, and their usual interval is not known."""
-        few, least = all(one.steps < FEW_STEPS for one in self._paces), self._limits.least
+    def is_quiet(self, now: float, seconds: float | None = None) -> bool:
+        """Whether no rank has made a step for some seconds (`health.least`), and their usual interval is not known."""
+        few, least = (
+            all(one.steps < FEW_STEPS for one in self._paces),
+            self._limits.least if seconds is None else seconds,
+        )
         return few and bool(self._limits.stalled) and all(now - one.at > least for one in self._paces)
 
     def _raises(self, now: float, progress: Sequence[RankProgress], alive: Collection[int]) -> list[Notice]:

@@ -62,19 +62,10 @@ def _openmpi_argv(mpi: Mpi, parts: Sequence[Part]) -> list[str]:
         # Whatever batch system is around: its own way to other nodes may not be the agents'. The daemons must stay
         # children of those who start them, and all be started from here.
         option, component, remote = ("--prtemca", "plm_ssh", "ssh") if mpi.has_prrte else ("--mca", "plm_rsh", "rsh")
-        argv += [
-            option,
-            "plm",
-            remote,
-            option,
-            f"{component}_agent",
-            f"sh {LAUNCHER}",
-            option,
-            f"{component}_no_tree_spawn",
-            "1",
-        ]
         others = len({part.host for part in parts} - {HEAD})
-        argv += [option, f"{component}_num_concurrent", str(others), "--leave-session-attached"]
+        argv += [option, "plm", remote, option, f"{component}_agent", f"sh {LAUNCHER}"]
+        argv += [option, f"{component}_no_tree_spawn", "1", option, f"{component}_num_concurrent", str(others)]
+        argv += ["--leave-session-attached"]
     argv += ["--map-by", ":OVERSUBSCRIBE"] if mpi.has_prrte else ["--oversubscribe"]
     argv += ["--bind-to", "none"]
     for index, part in enumerate(parts):

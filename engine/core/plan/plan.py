@@ -15,8 +15,7 @@ from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import AUTO_PRELOAD, HealthLimits, Launch, Layout, Metrics, Profile, Rank, Transport
 from engine.core.words import import_words, preload_words
 
-LIMIT_MARGIN = 10.0
-"""Seconds between the last step of a stop ladder and the time limit of the job."""
+LIMIT_MARGIN = 10.0  # seconds between the last step of a stop ladder and the time limit of the job
 
 
 class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +50,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     found: str = ""  # the MPI or library that it uses, in words
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
-    torch: str = ""
-    """The oldest torch with which it works, such as `2.4`; empty: any that ranks may have."""
+    torch: str = ""  # the oldest torch with which it works, such as `2.4`; empty: any that ranks may have
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +61,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     interpreter: tuple[str, ...] | None = None
     """Words before a script that is no Python program, such as `/bin/bash`; empty: it is an executable; None: Python runs it."""
-    torch: str = ""
-    """The oldest torch with which a recipe works; empty: any that ranks may have."""
+    torch: str = ""  # the oldest torch with which a recipe works; empty: any that ranks may have
 
     @property
     def title(self) -> str:
@@ -127,7 +124,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     spare_names: tuple[str, ...] = ()
     """The spare nodes where dead ranks can rejoin, because the nodes need no copy of the code."""
     is_looked_up: bool = True
-    """Whether programs and nodes were asked what the plan depends on; not, if nothing may start for the profile."""
+    """False: nothing may start for the profile, so neither programs nor nodes were asked what the plan depends on."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
 
     @property

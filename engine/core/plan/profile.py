@@ -46,7 +46,7 @@ BIND_WORDS: dict[Bind, str] = {
 class SlurmJob(Section, frozen=True, kw_only=True):
     """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`. `spares`:
     nodes that the job has besides, in place of those that fail. `warn`: seconds before the job's time limit at which its run is stopped;
-    0: Slurm ends it. `on_limit`: whether it goes on in another job."""
+    0: Slurm ends it. `on_limit`: whether it goes on in another job. `on_preempt`, `on_node_fail`: whether Slurm puts the job back into the queue."""
 
     nodes: int = 1
     ranks_per_node: int | None = None
@@ -58,6 +58,8 @@ class SlurmJob(Section, frozen=True, kw_only=True):
     spares: int = 0
     warn: int = 0
     on_limit: Literal["stop", "requeue"] = "stop"
+    on_preempt: Literal["stop", "requeue"] = "stop"
+    on_node_fail: Literal["stop", "requeue"] = "stop"
 
     @property
     def words(self) -> str:

@@ -44,8 +44,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
     """A key of a launch. Launches with equal keys can use the same standby. A hash, because variables may be secret."""
     merged = {**plan.env_defaults, **own.environ, **plan.env}
-    variables = sorted((name, value) for name, value in merged.items() if name not in TERMINAL_NAMES)
-    return _key(plan, own, _escaped(variables))
+    variables = sorted(pair for pair in merged.items() if pair[0] not in TERMINAL_NAMES)
+    # In hexadecimal digits, because variables may contain bytes that are not UTF-8.
+    return _key(plan, own, [[text.encode(errors="surrogateescape").hex() for text in pair] for pair in variables])
 
 
 def template_key(plan: LaunchPlan, own: Circumstances, likeness: str) -> str:
@@ -59,11 +60,6 @@ def _key(plan: LaunchPlan, own: Circumstances, variables: object) -> str:
     return hashlib.sha256(
         msgspec.json.encode([plan.python, plan.reach.setup, plan.preload, variables, rest])
     ).hexdigest()
-
-
-def _escaped(variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same text as UTF-8 can hold it: variables may contain any bytes."""
-    return [tuple(text.encode(errors="surrogateescape").hex() for text in pair) for pair in variables]  # type: ignore[misc]
 
 
 def can_stand_by(plan: LaunchPlan) -> bool:

@@ -9,10 +9,8 @@ from engine.core.run.events import CheckpointsFound, FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
-ListedWord = RunWord | Literal["unreadable"]
-"""States of runs in lists."""
-RestartKind = Literal["none", "rejoin", "attempt"]
-"""Kinds of restart: none, start the dead ranks, or start all ranks."""
+ListedWord = RunWord | Literal["unreadable"]  # states of runs in lists
+RestartKind = Literal["none", "rejoin", "attempt"]  # kinds of restart: none, start the dead ranks, or start all ranks
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 """Signals that a process causes by its own fault."""

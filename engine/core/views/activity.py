@@ -50,16 +50,17 @@ def dead_ranks(state: RunState) -> list[int]:
 
 
 def current_activity(state: RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
+    away = ", ".join(node.name for node in state.nodes if node.link != "up")
     match state.phase:
         case Opening():
-            return CurrentActivity("connecting", f"waiting for {_nodes_not_up(state)}")
+            return CurrentActivity("connecting", f"waiting for {away}")
         case Starting():
             if state.store_port is None:
                 return CurrentActivity("opening_store", "opening the store")
             started = sum(not isinstance(phase, Pending) for phase in state.ranks)
             return CurrentActivity("starting_ranks", f"starting ranks, {started} of {len(state.ranks)}")
         case Running() | Holding():
-            if away := _nodes_not_up(state):
+            if away:
                 return CurrentActivity("node_away", f"no connection to {away}; its ranks keep running")
             if state.store_trouble:
                 return CurrentActivity("store_lost", f"the store is lost: {state.store_trouble}")
@@ -81,10 +82,6 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
         case Ended(outcome=outcome):
             saved = saved_view(state)
             return CurrentActivity("ended", "; ".join(filter(None, (outcome.reason, saved.words if saved else ""))))
-
-
-def _nodes_not_up(state: RunState) -> str:
-    return ", ".join(node.name for node in state.nodes if node.link != "up")
 
 
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:

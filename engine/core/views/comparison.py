@@ -154,7 +154,7 @@ def files_of(patch: str) -> dict[str, str]:
     found: dict[str, str] = {}
     starts = list(_FILE.finditer(patch))
     ends = [match.start() for match in starts[1:]] + [len(patch)]
-    for match, end in zip(starts, ends, strict=False):  # without a file there is one end too many
+    for match, end in zip(starts, ends, strict=False):  # a patch of no file has an end and no start
         lines = patch[match.end() : end].split("\n")[1:]
         found[match[1]] = "\n".join(line for line in lines if not line.startswith("index "))
     return found

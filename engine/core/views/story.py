@@ -10,7 +10,7 @@ from engine.core.views.saved import saved_view
 from engine.core.views.view import EventLine
 from engine.core.words import count, import_words, preload_words, rank_words
 
-RELIEF = ("moving", "even", "restored")  # kinds of notices about health that need no action of a user
+RELIEF = ("moving", "even", "restored", "early")  # kinds of notices about health that need no action of a user
 
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:

@@ -91,8 +91,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     backend: str
     program: str
-    python: str = ""
-    """The Python of ranks; empty: they run another program."""
+    python: str = ""  # the Python of ranks; empty: they run another program
     launched_at: float
     ended_at: float | None
     attempt_since: float

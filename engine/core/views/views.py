@@ -53,7 +53,9 @@ def rank_views(
     processes: Mapping[int, ProcessUse] = MappingProxyType({}),
 ) -> list[RankView]:
     """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now."""
-    waits = _waiting_note(state)
+    waits = ""
+    if state.elastic and isinstance(state.phase, Holding):  # the dead ranks can rejoin
+        waits = f"waits for {rank_words(dead_ranks(state))}"
     return [
         _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
         for rank in ranks
@@ -96,12 +98,7 @@ def _rank_view(
         seen=progress.seen,
         note="never started"
         if never_started
-        else _note(phase)
-        or _away_note(phase, state.nodes[place.group_rank])
-        or _loss_note(progress)
-        or (is_alive and (waits or _joining_note(progress)))
-        or (health.words if health is not None else "")
-        or "",
+        else _note(phase, state.nodes[place.group_rank], progress, waits) or (health.words if health else ""),
         last_line=progress.last_line,
         aside=progress.aside if is_alive else "",
         is_derived=progress.is_derived,
@@ -118,26 +115,7 @@ def _rejoins(state: RunState) -> bool:
     return state.elastic and (isinstance(state.phase, Holding) or is_forming(state))
 
 
-def _waiting_note(state: RunState) -> str:
-    """The note of living ranks while dead ones can rejoin; else empty."""
-    if not (state.elastic and isinstance(state.phase, Holding)):
-        return ""
-    return f"waits for {rank_words(dead_ranks(state))}"
-
-
-def _away_note(phase: RankPhase, node: Node) -> str:
-    return f"{node.name} is unreachable" if isinstance(phase, Alive) and node.link == "down" else ""
-
-
 ORPHANS_WAIT = "its own processes wait for a store"
-
-
-def _joining_note(progress: RankProgress) -> str:
-    return {"joining": "waits for all ranks to join", "orphan": ORPHANS_WAIT}.get(progress.meeting, "")
-
-
-def _loss_note(progress: RankProgress) -> str:
-    return "" if progress.loss is None or math.isfinite(progress.loss) else f"the loss is {progress.loss}"
 
 
 def _odd(value: float | None) -> str:
@@ -158,14 +136,19 @@ def _since(state: RunState, phase: RankPhase) -> float:
             return at
 
 
-def _note(phase: RankPhase) -> str:
+def _note(phase: RankPhase, node: Node, progress: RankProgress, waits: str) -> str:
+    """Why a rank is as it is, or what it waits for; `waits`: what all living ranks wait for. Empty: there is nothing to say."""
     match phase:
-        case Pending() | Alive() | Done(status=0):
-            return ""
-        case Done(status=status, reason=reason):
+        case Done(status=status, reason=reason) if status != 0:
             return reason or status_words(status)
-        case Gone(reason=reason):
+        case Gone(reason=reason) if reason:
             return reason
+        case Alive() if node.link == "down":
+            return f"{node.name} is unreachable"
+    if odd := _odd(progress.loss):
+        return f"the loss is {odd}"
+    meeting = {"joining": "waits for all ranks to join", "orphan": ORPHANS_WAIT}.get(progress.meeting, "")
+    return (waits or meeting) if isinstance(phase, Alive) else ""
 
 
 def run_view(

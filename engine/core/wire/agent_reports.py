@@ -173,11 +173,13 @@ class MpirunEnded(Report, frozen=True, kw_only=True, tag="daemon_ended"):
 
 
 class StacksTaken(Report, frozen=True, kw_only=True, tag="stacks"):
-    """`(rank, stacks, why there are none)`, `(rank, collectives)` of those that answered, and `(rank, pid, stacks)` of processes below ranks."""
+    """`(rank, stacks, why there are none)`, `(rank, collectives)` of those that answered, and `(rank, pid, stacks)` of processes below ranks,
+    `(rank, pid, name)` of programs below ranks that are no Python."""
 
     ranks: tuple[tuple[Size, str, str], ...]
     collectives: tuple[tuple[Size, str], ...] = ()
     children: tuple[tuple[Size, Size, str], ...] = ()
+    programs: tuple[tuple[Size, Size, str], ...] = ()
 
 
 class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError
-from engine.core.plan.batch.job import WAITING, QueuedJob, Submission, queue_words
+from engine.core.plan.batch.job import ACTIVE, WAITING, QueuedJob, Submission, queue_words
 from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partitions, parse_queue
 from engine.core.terminal_text import visible
 from engine.gate import LAUNCHED, Permit
@@ -76,6 +76,16 @@ def check_answers(job: str, *, patient: bool) -> None:
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if Slurm does not."""
     answer(["scancel", job], LAUNCHED, hint=_HINT)
+
+
+def last_end(job: str) -> str:
+    """How a job ended before Slurm started it again, in the words of sacct; empty: unknown, because the site may keep no accounts."""
+    words = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State", f"--jobs={job}"]
+    try:
+        states = [line.split()[0] for line in answer(words, LAUNCHED, hint=_HINT).splitlines() if line.strip()]
+    except CheckError:
+        return ""
+    return next((state for state in reversed(states) if state not in WAITING | ACTIVE), "")
 
 
 Controller = Literal["up", "down", "silent"]

@@ -8,8 +8,7 @@ from pathlib import Path
 from engine.linux.files import open_regular
 
 _ELF = b"\x7fELF"
-MAX_FIRST_LINE = 256
-"""Bytes of a first line that the kernel reads (`BINPRM_BUF_SIZE`)."""
+MAX_FIRST_LINE = 256  # bytes of a first line that the kernel reads (`BINPRM_BUF_SIZE`)
 
 
 def interpreter_of(script: Path) -> tuple[str, ...] | None:

@@ -24,14 +24,12 @@ from engine.linux.files import replace_file
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import find_value
 
-PATIENCE = 10.0
-"""Seconds for a Python to answer."""
+PATIENCE = 10.0  # seconds for a Python to answer
 
 SILENT = 60.0
 """Seconds in which a Python that has not answered in time is not asked again: the app makes a plan after each change of a line."""
 
-MOST_KEPT = 64
-"""Pythons that are remembered: those that were asked last."""
+MOST_KEPT = 64  # Pythons that are remembered: those that were asked last
 
 _QUESTION = """
 import json, sys
@@ -41,8 +39,7 @@ torch = find_spec("torch")
 print("\\n" + json.dumps([torch is not None and torch.origin is not None, sys.executable, sys.path]))
 """
 _PYTHON = Path(".venv/bin/python")
-_PINS = (".python-version", ".tool-versions", "mise.toml")
-"""Files that tell pyenv, asdf and mise which Python is meant."""
+_PINS = (".python-version", ".tool-versions", "mise.toml")  # files that tell pyenv, asdf and mise which Python is meant
 _silences: dict[str, float] = {}
 """When a Python last gave no answer in time, by its path, in seconds of the monotonic clock."""
 

@@ -19,20 +19,14 @@ from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size,
 from engine.linux.files import read_part
 from engine.runs.foreign import trainer_states
 
-Tracker = Literal["tensorboard", "wandb", "trainer"]
-"""The tracker that has written a file."""
-
-SLICE = 1 << 17
-"""Bytes that are read from one file at once: about 20 milliseconds of work."""
+Tracker = Literal["tensorboard", "wandb", "trainer"]  # the tracker that has written a file
+SLICE = 1 << 17  # bytes that are read from one file at once: about 20 milliseconds of work
 
 MAX_DEPTH = 6
 """Folders between the working directory and a file: `lightning_logs/version_0`, `runs/Nov25_node1/loss_train`."""
 
-MAX_ENTRIES = 20_000
-"""Entries of folders that one search looks at: the working directory may hold a data set."""
-
-CLOCK = 60.0
-"""Seconds by which a node's clock may be behind the supervisor's clock."""
+MAX_ENTRIES = 20_000  # entries of folders that one search looks at: the working directory may hold a data set
+CLOCK = 60.0  # seconds by which a node's clock may be behind the supervisor's clock
 
 _NAME = re.compile(r"(?:.*\.)?tfevents\.(\d{1,12})\.(?:.*?\.(\d{1,10})\.\d+(?:\.v2)?|[^/]*)\Z", re.DOTALL)
 """`events.out.tfevents.1764062046.node1.4711.0`: the time, the host, the process. Some writers leave the process out."""
@@ -113,15 +107,8 @@ def _writer(log: Path) -> int:
 
 
 def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
-    """Reads whole records of a file. `offset`: Offset of the first record to read; of a Trainer, the step after which to read.
-
-    Returns:
-        Their scalars, and the offset of the next record.
-
-    Raises:
-        OSError: it can't be read.
-        ValueError: it is no file of a tracker.
-    """
+    """Reads whole records of a file. `offset`: Offset of the first record to read; of a Trainer, the step after which to read. Returns
+    their scalars, and the offset of the next record. Raises OSError: it can't be read; ValueError: it is no file of a tracker."""
     if tracker_of(path) == "trainer":
         return trainer_states.read_states(path, offset)
     data = read_part(path, SLICE, offset)

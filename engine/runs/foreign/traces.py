@@ -20,8 +20,7 @@ from engine.runs.paths import TRACE
 MAX_SIZE = 1 << 24
 """Largest file, in bytes; torch keeps 2,000 collectives, which take a few MiB with their Python stacks."""
 
-MAX_FILES = 256
-"""Ranks whose files are read."""
+MAX_FILES = 256  # ranks whose files are read
 
 
 class Traces(NamedTuple):

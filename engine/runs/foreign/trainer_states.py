@@ -20,8 +20,7 @@ from engine.linux.files import read_part
 
 NAME = "trainer_state.json"
 
-MAX_SIZE = 1 << 23
-"""Bytes of the largest file that is read: some 30,000 logs."""
+MAX_SIZE = 1 << 23  # bytes of the largest file that is read: some 30,000 logs
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\Z")
 _NO_METRICS = re.compile(r"epoch\Z|step\Z|total_flos\Z|.*(?:_runtime|_per_second)\Z")
@@ -55,15 +54,9 @@ def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> P
 
 
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
-    """Reads the values logged since a step. `path`: the name by which the folder is watched. `after`: the step.
-
-    Returns:
-        Scalars, and the step up to which the newest state tells. Their times lie between the times of the checkpoints around them.
-
-    Raises:
-        OSError: the folder or a state can't be read.
-        ValueError: a state is too large.
-    """
+    """Reads the values logged since a step. `path`: the name by which the folder is watched. `after`: the step. Returns scalars, and the
+    step up to which the newest state tells. Their times lie between the times of the checkpoints around them. Raises OSError: the folder
+    or a state can't be read; ValueError: a state is too large."""
     try:
         return _read_states(path, after)
     except FileNotFoundError:  # a checkpoint is not whole yet, was removed meanwhile, or the training is not over

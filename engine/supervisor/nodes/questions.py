@@ -75,7 +75,7 @@ class Questions:
 
     def take_stacks(self, node: str, stacks: reports.StacksTaken) -> None:
         """Passes stacks to the tasks that wait for them. Raises ValueError for ranks of another node."""
-        said = (stacks.ranks, stacks.collectives, stacks.children)
+        said = (stacks.ranks, stacks.collectives, stacks.children, stacks.programs)
         self._run.check_ranks(node, {entry[0] for entries in said for entry in entries})
         if (waiting := self._stacks.pop(node, None)) and not waiting.done():
             waiting.set_result(stacks)
@@ -103,7 +103,12 @@ class Questions:
             for rank, text, reason in said.ranks:
                 children = tuple(ChildStack(pid=pid, text=text) for of, pid, text in said.children if of == rank)
                 found[rank] = RankStack(
-                    rank=rank, text=text, reason=reason, collectives=collectives.get(rank, ""), children=children
+                    rank=rank,
+                    text=text,
+                    reason=reason,
+                    collectives=collectives.get(rank, ""),
+                    children=children,
+                    programs=tuple(name for of, _, name in said.programs if of == rank),
                 )
         for rank, phase in enumerate(self._run.state.ranks):
             if rank not in found:

@@ -8,12 +8,12 @@ import time
 
 import msgspec
 
-from engine.core.failures.stacks import fold, own_frame, waits
-from engine.core.metrics.health import Health, RankHealth, RankMark
+from engine.core.failures.collectives import are_stuck
+from engine.core.failures.stacks import doings, fold, own_frame, waits
+from engine.core.metrics.health import EARLY, Health, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
 from engine.core.views.view import StallView
-from engine.core.words import rank_ranges
 from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
@@ -37,6 +37,7 @@ class HealthWatch:
         self._points = 0
         self._asked_at: float | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._was_quiet = False  # whether no rank had made a step for `health.least`
 
     def look(self, now: float) -> None:
         """Looks once."""
@@ -64,9 +65,10 @@ class HealthWatch:
         for kind, ranks, text in notices:
             policy = self._run.plan.launch.on_nan if kind == "nan" else "hold" if kind == "stays" else "ignore"
             self._notice(kind, ranks, text, policy)
-        is_silent = not self._health.marks and self._health.is_quiet(self._clock)
+        is_silent = not self._health.marks and self._health.is_quiet(self._clock, EARLY)
         if is_silent and all(self._ingest.progress[rank].meeting == "joined" for rank in alive):
-            self._ask_if_due()
+            self._ask_if_due(again=not self._was_quiet and self._health.is_quiet(self._clock))
+        self._was_quiet = self._health.is_quiet(self._clock)
 
     def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
         now, attempt = time.time(), self._run.state.attempt
@@ -86,7 +88,7 @@ class HealthWatch:
             shown[rank] = old if old is not None and is_same else RankHealth(mark.mark, now - mark.seconds, words)
         stalled = tuple(rank for rank, one in shown.items() if one.mark == "stalled")
         if not stalled:
-            self._asked_at = self._asked_at if self._health.is_quiet(self._clock) else None
+            self._asked_at = self._asked_at if self._health.is_quiet(self._clock, EARLY) else None
             run.show_health(shown, None)
             return
         since = min(shown[rank].since for rank in stalled)
@@ -96,8 +98,8 @@ class HealthWatch:
         run.show_health(shown, msgspec.structs.replace(known, ranks=stalled, since=since))
         self._ask_if_due()
 
-    def _ask_if_due(self) -> None:
-        is_due = self._asked_at is None or self._clock - self._asked_at >= ASK_PAUSE
+    def _ask_if_due(self, *, again: bool = False) -> None:
+        is_due = again or self._asked_at is None or self._clock - self._asked_at >= ASK_PAUSE
         if is_due and (self._asking is None or self._asking.done()):
             is_first, self._asked_at = self._asked_at is None, self._clock
             self._asking = self._run.tasks.create_task(self._ask(is_first=is_first), name="who waits for whom")
@@ -113,13 +115,18 @@ class HealthWatch:
             run.take_failed_reading(run.head, "who waits for whom is unknown", error)
             return
         if run.stall is None or process != self._process:
-            self._health.has_waits = bool(found) and process == self._process
+            is_now = process == self._process
+            self._health.has_waits = is_now and (
+                are_stuck(found) or (bool(found) and self._health.is_quiet(self._clock))
+            )
+            if is_now and found and not self._health.has_waits:
+                self._notice("early", found[0].late, found[0].sentence)
             return
         told = self._health.told
         late = tuple(sorted({*told, *(rank for wait in found for rank in wait.late)}))
         sentences = (*told.values(), *(wait.sentence for wait in found))
         # The smallest group first: it has the rank that others wait for.
-        doing = tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
+        doing = tuple(doings(stacks, groups)[:MOST_LINES])
         blame = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
         own = own_frame(blame.frames) if blame is not None else None
         place = None if own is None else (own.file, own.line)

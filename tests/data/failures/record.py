@@ -22,8 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BIN = ROOT / ".venv" / "bin"
 
-SECONDS = 120
-"""After which a recording is given up."""
+SECONDS = 120  # after which a recording is given up
 
 HEADER = """\
 import datetime, os, signal, sys, time

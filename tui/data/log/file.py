@@ -138,11 +138,11 @@ class LogFile:
         return pieces
 
     def forget_before(self, offset: int) -> None:
-        """Takes lines before an offset as not read."""
+        """Treats the lines before an offset as not read."""
         self._begin = max(self._begin, offset)
 
     def forget_after(self, offset: int) -> None:
-        """Takes the lines from an offset on, where a line begins, as not read."""
+        """Treats the lines from an offset on as not read. `offset`: where a line begins."""
         if offset < self._read:
             self._read = self.next_line = offset
             self.partial = b""

@@ -176,7 +176,7 @@ class Pattern:
             begins = map(add, accumulate(map(len, lines), initial=0), count())
             return compress(begins, [self._literal in line for line in lines])
         before = text.rfind
-        # An expression that matches nothing matches twice in a line.
+        # An expression that matches an empty text matches several times in a line.
         return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in used.in_line.finditer(text)])
 
     def _line_by_line(self, block: bytes) -> Iterator[int]:
@@ -188,7 +188,7 @@ class Pattern:
             offset += len(line) + 1
 
     def _one_by_one(self, text: str, plain: _Expression) -> Iterator[int]:
-        """The same, going from one place that may match to the next."""
+        """The same, but looks only at lines in which a match may begin."""
         place = 0
         while place <= len(text) and (begin := self._next(text, place, plain)) >= 0:
             start = text.rfind("\n", 0, begin) + 1

@@ -26,7 +26,7 @@ _NOT_OF_SBATCH = {
     "parsable": "rankdeck sets it",
     "test-only": "rankdeck check does that",
     "wait": "rankdeck wait waits for a run",
-    "requeue": "rankdeck sets it",
+    "requeue": "set layout.slurm.on_preempt or on_node_fail",
     "signal": "set layout.slurm.warn",
     "no-requeue": "rankdeck sets it",
 }
@@ -87,7 +87,7 @@ def submission_of(job: SlurmJob, ranks: int, *, name: str, command: Sequence[str
             f"--nodes={job.nodes + job.spares}",
             f"--ntasks-per-node={ranks}",
             *(f"--{key}={value}" for key, value in given.items() if value),
-            "--no-requeue",
+            "--requeue" if "requeue" in (job.on_preempt, job.on_node_fail) else "--no-requeue",
             *(["--no-kill"] if job.spares else []),
             *([f"--signal=B:USR1@{job.warn}"] if job.warn else []),
             *job.options,

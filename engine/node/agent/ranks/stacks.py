@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 
-from engine.linux.processes import all_children, below, catches, kill_quietly, process_status
+from engine.linux.processes import all_children, below, catches, kill_quietly, process_status, program_name
 from engine.node.agent.files import file_size, read_from, wake
 from engine.node.agent.state import STACKS_SIGNAL, NodeState, Rank
 from engine.node.agent.wire import Any, Message
@@ -19,6 +21,8 @@ STACKS_TIME, COLLECTIVES_TIME = 3.0, 1.5
 CHILD_TIME, CHILDREN_TIME, MOST_CHILDREN = 0.5, 2.0, 16
 """Seconds for the answer of one process below a rank, and of all; how many processes of each rank are asked. They are asked one after the
 other, because they write to the same file."""
+
+MOST_PROGRAMS = 8  # programs below each rank, such as compilers, that are named
 
 
 class Asked:
@@ -44,6 +48,8 @@ class Stacks:
         """Processes to ask, at most one of each rank at a time."""
         self._children: list[list[Any]] = []
         """Their stacks."""
+        self._programs: list[list[Any]] = []
+        """Processes below ranks that are no Python, such as compilers."""
         self._children_until = 0.0
         self._sizes: list[int] = []
 
@@ -77,18 +83,20 @@ class Stacks:
         else:
             collectives = [[one.rank.number, text] for one, text in zip(asked, texts) if text]
             self._asked = None
-            self.send(type="stacks", ranks=self._answers, collectives=collectives, children=self._children)
+            self.send(
+                type="stacks",
+                ranks=self._answers,
+                collectives=collectives,
+                children=self._children,
+                programs=self._programs,
+            )
             return
         self._ask_children()
 
     def _take_stacks(self, asked: list[Asked], texts: list[str]) -> None:
-        self._answers, self._answered, self._children = [], [], []
+        self._answers, self._answered, self._children, self._programs = [], [], [], []
         for one, text in zip(asked, texts):
-            reason = (
-                "it does not answer; it may be stopped"
-                if one.path
-                else "it has no handler for the signal that asks for stacks"
-            )
+            reason = _why_silent(one.rank.pid) if one.path else "it has no handler for the signal that asks for stacks"
             self._answers.append([one.rank.number, text, "" if text else reason])
             if text or not one.path:
                 self._answered.append(one.rank)
@@ -99,7 +107,13 @@ class Stacks:
         children = all_children()
         rounds: list[list[Asked]] = []
         for rank in self._answered:
-            found = [pid for pid in below(rank.pid, children, set()) if _can_answer(pid)][:MOST_CHILDREN]
+            all_below = below(rank.pid, children, set())
+            found = [pid for pid in all_below if _can_answer(pid)][:MOST_CHILDREN]
+            last = [pid for pid in all_below if pid not in found and pid not in children][:MOST_PROGRAMS]
+            names = [(pid, program_name(pid)) for pid in last]
+            self._programs += [
+                [rank.number, pid, name] for pid, name in names if not name.startswith(("python", "rank"))
+            ]
             for number, pid in enumerate(found):
                 if number == len(rounds):
                     rounds.append([])
@@ -119,6 +133,16 @@ class Stacks:
             one.size = file_size(one.path)  # other processes of its rank have written since
             if _can_answer(one.child):  # or the signal would end it: it may have become another program since
                 kill_quietly(one.child, STACKS_SIGNAL)
+
+
+def _why_silent(pid: int) -> str:
+    """Why a process with a handler does not answer, by its state; the file that it waits for, if its system call names one."""
+    if (process_status(pid) or (0, ""))[1] != "D":
+        return "it does not answer; it may be stopped"
+    path = ""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/syscall") as call:
+        path = os.readlink(f"/proc/{pid}/fd/{int(call.read().split()[1], 16)}")
+    return f"it waits for a disk or a file server (state D){': ' + path if path.startswith('/') else ''}"
 
 
 def _can_answer(pid: int) -> bool:
