@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.cluster.nodes import Cluster  # noqa: E402
+from tests.slurm.lab import Slurm  # noqa: E402
 from tests.support import LIGHT, Deck, Process, is_alive, kill_hard, process_state  # noqa: E402
 
 SCRIPT = """
@@ -98,9 +99,7 @@ name = "soak"
 [backend]
 name = "{backend}"
 [layout]
-nodes = "{nodes}"
-ranks_per_node = {ranks}
-ssh_options = {options}
+{layout}
 [recipe]
 script = "{script}"
 args = ["{folder}"]
@@ -137,17 +136,21 @@ class Soak:
         folder: for the home and the script's files.
         backend: gloo or mpi.
         ranks: how many on each node.
-        cluster: its nodes; None: all ranks are on this machine.
+        cluster: its nodes, or the Slurm to which runs are submitted; None: all ranks are on this machine.
     """
 
-    def __init__(self, folder: Path, backend: str, ranks: int, cluster: Cluster | None = None) -> None:
-        self.base, self.cluster, self.world = folder, cluster, ranks * (len(cluster.nodes) if cluster else 1)
-        self._settings = {
-            "backend": backend,
-            "ranks": ranks,
-            "nodes": f"node[1-{len(cluster.nodes)}]" if cluster else "localhost",
-            "options": json.dumps(cluster.ssh_options if cluster else []),
-        }
+    def __init__(self, folder: Path, backend: str, ranks: int, cluster: Cluster | Slurm | None = None) -> None:
+        self.base, self.slurm = folder, cluster if isinstance(cluster, Slurm) else None
+        self.cluster = cluster if isinstance(cluster, Cluster) else None
+        count, where = 1, f'nodes = "localhost"\nranks_per_node = {ranks}'
+        if self.cluster:
+            count, options = len(self.cluster.nodes), json.dumps(self.cluster.ssh_options)
+            where = f'nodes = "node[1-{count}]"\nranks_per_node = {ranks}\nssh_options = {options}'
+        elif self.slurm:
+            count = len(self.slurm.names)
+            where = f"slurm = {{ nodes = {count}, ranks_per_node = {ranks} }}"
+            os.environ.update(self.slurm.environment)
+        self.world, self._settings = ranks * count, {"backend": backend, "layout": where}
         os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"), RANKDECK_LINGER="300")
         (folder / "r").mkdir(mode=0o700)
         self.deck = Deck(folder / "home")
@@ -199,7 +202,8 @@ class Soak:
 
     def processes(self) -> list[Process]:
         """Every process of ours, here and on nodes."""
-        on_nodes = self.cluster.processes() if self.cluster else {}
+        nodes = self.cluster or self.slurm
+        on_nodes = nodes.processes() if nodes else {}
         return self.deck.processes() + [one for found in on_nodes.values() for one in found]
 
     def victims(self) -> dict[str, list[int]]:
@@ -508,13 +512,20 @@ def stop_often(soak: Soak, tally: Tally, dice: random.Random, stops: int) -> Non
         if dice.random() < 0.7:  # else it may stop while it starts
             wait(partial(soak.are_beyond, soak.furthest()), LIMIT)
         time.sleep(dice.uniform(0, 2))
-        stopped = soak.deck("stop", soak.run, seconds=LIMIT)
+        way = dice.choice(["stop", *WAYS]) if soak.slurm else "stop"
+        if soak.slurm and way != "stop":
+            job = json.loads((soak.deck.folder(soak.run) / "job.json").read_text())["job"]
+            soak.slurm.run(*(word.format(job=job) for word in WAYS[way]))
+            wait(lambda: soak.deck.status(soak.run)["state"] == "failed", LIMIT)
+        else:
+            soak.deck("stop", soak.run, seconds=LIMIT)
+        status = soak.deck.status(soak.run)
         restarted = soak.deck("restart", soak.run, seconds=LIMIT)
-        if stopped.returncode or restarted.returncode:
+        if status["state"] not in ("stopped", "failed") or restarted.returncode:
             tally.wrong += 1
-            tally.say(f"{stopped.stderr} {restarted.stderr}")
-        tally.note("stop", ["stop"], time.monotonic() - began)
-        tally.say(stopped.stdout.strip())
+            tally.say(f"{status['state']} {restarted.stderr}")
+        tally.note("stop", [way], time.monotonic() - began)
+        tally.say(f"{way}: {status['saved']['words'] if status['saved'] else 'nothing'}")
     wait(partial(soak.are_beyond, soak.furthest()), LIMIT)
     soak.finish()
     soak.deck.wait_state(soak.run, "succeeded", seconds=600)
@@ -523,6 +534,14 @@ def stop_often(soak: Soak, tally: Tally, dice: random.Random, stops: int) -> Non
         for step, _, digest in soak.steps(rank):
             tally.digests[step].add(digest)
     tally.left += [f"{one.command} ({one.pid})" for one in soak.wait_left()]
+
+
+WAYS = {
+    "scancel": ("scancel", "{job}"),
+    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now"),
+    "preemption": ("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 1"),
+}
+"""How Slurm ends a job."""
 
 
 def keep(soak: Soak, evidence: Path) -> None:
@@ -544,8 +563,12 @@ def are_right(tally: Tally, folder: Path, backend: str, ranks: int) -> bool:
 
 
 @contextlib.contextmanager
-def nodes(count: int, folder: Path) -> Iterator[Cluster | None]:
-    """A cluster of so many nodes; None for this machine alone."""
+def nodes(count: int, folder: Path, *, slurm: bool) -> Iterator[Cluster | Slurm | None]:
+    """A cluster of so many nodes; None for this machine alone. `slurm`: whether Slurm runs it."""
+    if slurm:
+        with Slurm(count=2) as found:
+            yield found
+        return
     if count == 1:
         yield None
         return
@@ -562,6 +585,7 @@ def main() -> None:
     parser.add_argument(
         "--nodes", type=int, default=1, help="network namespaces with an sshd each, if not 1; needs root"
     )
+    parser.add_argument("--slurm", action="store_true", help="with --stops: submit the run to a Slurm of two nodes")
     parser.add_argument("--backend", choices=("gloo", "mpi"), default="gloo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evidence", type=Path, help="takes the files of runs that did not do as they should")
@@ -571,7 +595,9 @@ def main() -> None:
     tally, dice = Tally(lambda line: print(line, file=sys.stderr, flush=True)), random.Random(options.seed)
     with contextlib.ExitStack() as stack:
         first, second, third = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) for _ in range(3))
-        soak = Soak(first, options.backend, options.ranks, stack.enter_context(nodes(options.nodes, third)))
+        soak = Soak(
+            first, options.backend, options.ranks, stack.enter_context(nodes(options.nodes, third, slurm=options.slurm))
+        )
         try:
             if options.stops:
                 stop_often(soak, tally, dice, options.stops)

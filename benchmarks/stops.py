@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.slurm.lab import Slurm  # noqa: E402
 from tests.support import COMMAND, LIGHT, Deck  # noqa: E402
 
 LIMIT = 180.0  # seconds for a run to start, and to end
@@ -88,6 +94,51 @@ train()
 )
 
 
+TRAINER = """
+import time, torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+class Slow(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        time.sleep(0.05)
+data = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
+args = TrainingArguments(
+    "ckpt", max_steps=100000, logging_steps=5, save_strategy="no", report_to=[], enable_jit_checkpoint=True, use_cpu=True,
+)
+Trainer(Model(), args, train_dataset=data, callbacks=[Slow()]).train()
+"""
+
+LIGHTNING = """
+import os, signal, time, torch, lightning
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+names = {"PROCID": "RANK", "LOCALID": "LOCAL_RANK", "NTASKS": "WORLD_SIZE", "NTASKS_PER_NODE": "LOCAL_WORLD_SIZE"}
+os.environ.update({f"SLURM_{name}": os.environ[of] for name, of in names.items()}, SLURM_NODEID="0")
+os.environ.setdefault("SLURM_JOB_ID", "1")
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+    def training_step(self, batch, index):
+        time.sleep(0.05)
+        loss = self.layer(batch).square().mean()
+        print(f"step {self.global_step} loss {loss.item()}", flush=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+data = torch.utils.data.DataLoader(torch.randn(1000000, 8), batch_size=8)
+lightning.Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_progress_bar=False, default_root_dir="ckpt",
+    plugins=[SLURMEnvironment(auto_requeue=True, requeue_signal=signal.SIGUSR1)],
+).fit(Model(), data)
+"""
+
+
 def loop(signals: tuple[signal.Signals, ...], seconds: float | None, every: int) -> str:
     values = f"SIGNALS, SECONDS, EVERY = {tuple(map(int, signals))}, {seconds}, {every}\n"
     return values + LOOP
@@ -104,27 +155,68 @@ SCRIPTS = {
     "ignores every signal, saves after 20 steps": loop(ALL, None, 20),
 }
 
+OF_LIBRARIES = {
+    "transformers' Trainer, `enable_jit_checkpoint`": TRAINER,
+    "Lightning, `SLURMEnvironment`, `stop_ladder` names SIGUSR1": LIGHTNING,
+}
+"""Scripts that need the folder of `--libraries`."""
+
 WAYS = ("stop", "Ctrl-C in launch", "Ctrl-C in launch, three times", "SIGTERM to the supervisor")
+
+OF_SLURM = {
+    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now"),
+    "preemption": ("sbatch", "--partition=urgent", "--nodelist={node}", "--output=/dev/null", "--wrap", "sleep 1"),
+    "scancel": ("scancel", "{job}"),
+}
+"""How Slurm ends a job, without `warn`."""
+
+KILL_WAIT = 30
+"""Seconds between SIGTERM and SIGKILL, Slurm's default."""
 
 PROFILE = """
 schema = 1
 name = "stops"
 backend = {{ name = "gloo" }}
-layout = {{ ranks_per_node = 2 }}
+layout = {{ {layout} }}
 recipe = {{ script = "{folder}/train.py" }}
-env = {{ PYTHONPATH = "{light}" }}
+env = {{ PYTHONPATH = "{path}" }}
 [launch]
 workdir = "{folder}"
 {ladder}
 """
 
 
-def end(deck: Deck, script: str, way: str, folder: Path) -> str:
-    """Ends a run of a script in one way. Returns what is said of it."""
+def write(folder: Path, script: str, libraries: str, layout: str) -> None:
+    """Writes a script and its profile."""
     folder.mkdir()
-    (folder / "train.py").write_text(SCRIPTS[script])
+    (folder / "train.py").write_text({**SCRIPTS, **OF_LIBRARIES}[script])
     ladder = 'stop_ladder = [["SIGUSR1", 30], ["SIGTERM", 10], ["SIGKILL", 5]]' if "USR1" in script else ""
-    (folder / "stops.toml").write_text(PROFILE.format(light=LIGHT, folder=folder, ladder=ladder))
+    path = libraries if script in OF_LIBRARIES else LIGHT
+    (folder / "stops.toml").write_text(PROFILE.format(path=path, folder=folder, ladder=ladder, layout=layout))
+
+
+def said_of(deck: Deck, run: str) -> str:
+    """What is said of a run that has ended."""
+    status = deck.status(run)
+    said: str = status["saved"]["words"] if status["saved"] else "nothing"
+    return said
+
+
+def end_job(deck: Deck, slurm: Slurm, script: str, way: str, folder: Path, libraries: str) -> str:
+    """Lets Slurm end the job of a submitted run in one way. Returns what is said of it."""
+    write(folder, script, libraries, "slurm = { nodes = 1, ranks_per_node = 2 }")
+    run = deck.launch(folder / "stops.toml", "--cold")
+    deck.wait_status(run, lambda status: (status["step"] or 0) >= 30, seconds=LIMIT)
+    job = json.loads((deck.folder(run) / "job.json").read_text())["job"]
+    node = slurm.run("squeue", "-h", "-j", job, "-o", "%N")
+    slurm.run(*(word.format(job=job, node=node) for word in OF_SLURM[way]))
+    deck.wait_state(run, "failed", seconds=LIMIT)
+    return said_of(deck, run)
+
+
+def end(deck: Deck, script: str, way: str, folder: Path, libraries: str) -> str:
+    """Ends a run of a script in one way. Returns what is said of it."""
+    write(folder, script, libraries, "ranks_per_node = 2")
     words = [*COMMAND, "launch", str(folder / "stops.toml"), "--cold"]
     launch = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -148,30 +240,48 @@ def end(deck: Deck, script: str, way: str, folder: Path) -> str:
     else:
         os.kill(deck.supervisor(run), signal.SIGTERM)
     launch.communicate(timeout=LIMIT)
-    status = deck.status(run)
-    words_said: str = status["saved"]["words"] if status["saved"] else "nothing"
-    return words_said
+    return said_of(deck, run)
+
+
+@contextlib.contextmanager
+def cluster(*, slurm: bool) -> Iterator[Slurm | None]:
+    """A Slurm of two nodes; None if it is not wanted."""
+    if not slurm:
+        yield None
+        return
+    with Slurm(count=2) as found:
+        found.conf.write_text(re.sub("(?m)^KillWait=.*$", f"KillWait={KILL_WAIT}", found.conf.read_text()))
+        found.run("scontrol", "reconfigure")
+        os.environ.update(found.environment)
+        yield found
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time")
+    parser.add_argument("--slurm", action="store_true", help="let Slurm end jobs, in place of the other ways")
+    parser.add_argument(
+        "--libraries", default="", help="a folder with transformers and lightning, for two more scripts"
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="stops") as temporary:
+    scripts = [*SCRIPTS, *(OF_LIBRARIES if options.libraries else ())]
+    ways = [*OF_SLURM] if options.slurm else [*WAYS]
+    with cluster(slurm=options.slurm) as slurm, tempfile.TemporaryDirectory(prefix="stops") as temporary:
         base = Path(temporary)
         os.environ.update(RANKDECK_HOME=str(base / "home"), XDG_RUNTIME_DIR=str(base / "r"), RANKDECK_LINGER="off")
         (base / "r").mkdir(mode=0o700)
         deck = Deck(base / "home")
+        one = partial(end_job, deck, slurm) if slurm else partial(end, deck)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             said = {
-                (script, way): pool.submit(end, deck, script, way, base / f"{row}-{column}")
-                for column, way in enumerate(WAYS)
-                for row, script in enumerate(SCRIPTS)
+                (script, way): pool.submit(one, script, way, base / f"{row}-{column}", options.libraries)
+                for column, way in enumerate(ways)
+                for row, script in enumerate(scripts)
             }
-            print("| script | " + " | ".join(WAYS) + " |\n" + "|---" * (1 + len(WAYS)) + "|", flush=True)
-            for script in SCRIPTS:
-                print(f"| {script} | " + " | ".join(said[script, way].result() for way in WAYS) + " |", flush=True)
+            print("| script | " + " | ".join(ways) + " |\n" + "|---" * (1 + len(ways)) + "|", flush=True)
+            for script in scripts:
+                print(f"| {script} | " + " | ".join(said[script, way].result() for way in ways) + " |", flush=True)
         deck.stop_everything()
 
 

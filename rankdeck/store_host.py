@@ -33,10 +33,10 @@ def main() -> None:
     del sys.path[0]  # the folder of this file, whose modules must not hide others
     descriptor, host, port, news = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     show_title(sys.argv[5])
-    # Sent to all processes before a login or a job ends: ranks need the store until then. In a job of Slurm, SIGTERM ends agents too.
-    ignored = {signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    for number in ignored - ({signal.SIGTERM} if "SLURM_JOB_ID" in os.environ else set()):
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # sent to all processes before a login or a job ends: ranks need the store until then
     try:
         store = open_store(descriptor, host, port)
     except ModuleNotFoundError as error:

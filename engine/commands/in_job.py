@@ -33,6 +33,7 @@ from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
 from engine.runs.ends.ending import LIMIT, REQUEUE, end_run, lock_of_lost, write_queued
+from engine.runs.listing import summarise
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, place_here, read_plan, read_submitted, replace_plan
@@ -143,12 +144,15 @@ class _Supervision:
                 loop.call_later((walltime_seconds(job.walltime) or 0) - job.warn - passed, self._warned.set)
             # Without its cgroups hook, PBS ends only the session of this process, which supervisor and agents have left.
             loop.add_signal_handler(signal.SIGTERM, self._deleted.set)
-        await asyncio.to_thread(start_supervisor, run.paths)
+        following = asyncio.create_task(self._supervise())
+        if not isinstance(job, PbsJob):
+            loop.add_signal_handler(signal.SIGTERM, following.cancel)  # Slurm ends the job, or somebody signals it
         stopping = asyncio.gather(self._stop_when_warned(), self._stop_when_deleted())
         try:
-            await self._follow()
-            while self._state == "queued" and not self._has_next() and await self._use_spare_nodes():
-                await self._follow()
+            await following
+        except asyncio.CancelledError:
+            await self._wait_free()  # ranks may save until Slurm kills them, and the supervisor with them
+            self._state = summarise(run.paths).state
         finally:
             stopping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -162,11 +166,21 @@ class _Supervision:
         """Whether another job continues the run: of this process, or of a user who has restarted it."""
         return bool((read_submitted(self._run.paths) or self._submitted).next)
 
+    async def _supervise(self) -> None:
+        await asyncio.to_thread(start_supervisor, self._run.paths)
+        await self._follow()
+        while self._state == "queued" and not self._has_next() and await self._use_spare_nodes():
+            await self._follow()
+
+    async def _wait_free(self) -> None:
+        """Waits for the end of the supervisor, which holds the lock."""
+        while await asyncio.to_thread(is_taken, self._run.paths):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+
     async def _use_spare_nodes(self) -> bool:
         """Continues the run, which has lost a node, on the nodes that the job still has. Returns whether there are enough."""
         paths = self._run.paths
-        while await asyncio.to_thread(is_taken, paths):  # noqa: ASYNC110 - another process holds the lock
-            await asyncio.sleep(0.05)
+        await self._wait_free()
         try:
             plan = await asyncio.to_thread(plan_here, self._profile, read_plan(paths))
             replace_plan(paths, plan)

@@ -147,11 +147,9 @@ def catches(pid: int, number: int) -> bool:
 
 def outlive_signals() -> None:
     """Ignores the signals that systemd, a login and a scheduler send to all processes before they end them: ranks decide what these mean,
-    and this process is needed until they have ended. It sets handlers, because a program that it starts would inherit SIG_IGN. In a job of
-    Slurm SIGTERM says that the job is over, and ends this process: Slurm knows the reason."""
+    and this process is needed until they have ended. It sets handlers, because a program that it starts would inherit SIG_IGN."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-        if number != signal.SIGTERM or "SLURM_JOB_ID" not in os.environ:
-            signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: None)
 
 
 def next_zombie() -> int | None:

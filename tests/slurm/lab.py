@@ -206,8 +206,12 @@ class Slurm:
                 self.start_node(name)
         for name in self.names:
             if "idle" not in self.run("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T"):
-                self._said("scontrol", "update", f"nodename={name}", "state=resume")
+                self.resume(name)
         self.cancel_everything()
+
+    def resume(self, node: str) -> None:
+        """Lets a node serve that is down; it may have come back by itself."""
+        self._said("scontrol", "update", f"nodename={node}", "state=resume")
 
     def _said(self, *words: str) -> str:
         """What a command prints, even if it fails."""

@@ -115,10 +115,3 @@ def test_a_run_ends_while_no_controller_answers(slurm: Slurm, rankdeck: Deck, la
     (work / "finish").touch()
     rankdeck.wait_state(launched.run, "succeeded")
     slurm.start_controller()
-
-
-def test_a_preempted_job_ends_its_run_in_words(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
-    pids = rankdeck.pids(launched.run)
-    with slurm.job("--export=NONE", "--partition=urgent"):
-        wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} was preempted by another job")
-    wait_gone(*pids)

@@ -160,7 +160,7 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     else:
         slurm.run("scontrol", "update", "nodename=sl1", "state=down", "reason=test")
         wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
-        slurm.run("scontrol", "update", "nodename=sl1", "state=resume")
+        slurm.resume("sl1")
         slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
     wait_steps(rankdeck, run, attempt=1)
     (work / "finish").touch()

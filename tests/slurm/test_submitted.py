@@ -96,16 +96,6 @@ def test_a_run_that_waits_is_cancelled_with_its_job(slurm: Slurm, rankdeck: Deck
         assert slurm.state(job_of(rankdeck, run)) == "CANCELLED"
 
 
-def test_a_job_that_others_cancel_ends_its_run_in_words(
-    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
-) -> None:
-    run = launch()
-    wait_up(rankdeck, run)
-    slurm.run("scancel", job_of(rankdeck, run))
-    wait_until(lambda: "failed" in rankdeck("ps", "--all").stdout, what="ps knows the end")
-    assert f"Slurm's job {job_of(rankdeck, run)} was cancelled" in rankdeck("status", run).stdout
-
-
 def test_a_folder_of_runs_that_nodes_do_not_see_is_told(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +146,7 @@ def test_nodes_shows_what_is_free(slurm: Slurm, rankdeck: Deck) -> None:
     main = found["main"]
     assert (main["default"], main["nodes"], main["free"]) == (True, 2, 1)
     assert (main["gpus"], main["cpus"], main["free_cpus"]) == (4, 8, 4)
-    assert set(found) == {"main", "short", "urgent"}
+    assert set(found) == {"graced", "main", "short", "urgent"}
     assert "main (default)" in text
 
 

@@ -84,6 +84,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.NodeGivenUp(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
     ev.JobEnded(at=5e3, reason="x"),
     ev.RunQueued(at=5e3, job="7", by="alice"),
+    ev.JobEnding(at=5e3, reason="x"),
     *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
     *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),

@@ -128,6 +128,28 @@ def test_a_job_that_is_over_while_its_run_is_stopped_changes_nothing_of_that() -
     assert {rank_word(rank) for rank in story.state.ranks} == {"stopped"}
 
 
+def test_ends_of_ranks_that_slurm_ends_are_no_failures_and_slurm_tells_why() -> None:
+    story = Story(TWO, on_failure="restart").run()
+    story.tell(ev.JobEnding(at=story.at(), reason="Slurm ends job 1"))
+    assert story.actions == tuple(act.StopRanks(node=node, attempt=0, at_once=False) for node in "ab")
+    story.end(0, 0).end(1, -15).end(2, 1)
+    found = ev.Found(told_at=1.0, newest=ev.Checkpoint(name="step_3", at=2.0, step=3))
+    story.tell(ev.CheckpointsFound(at=story.at(), attempt=0, found=found))
+    story.clear().close()
+    assert run_word(story.state) == "running", "it waits for the reason"
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm's job 1 was preempted by another job"))
+    assert story.outcome() == ("failed", "Slurm's job 1 was preempted by another job")
+    assert {rank_word(rank) for rank in story.state.ranks} == {"stopped"}
+    assert story.state.saved is not None
+
+
+def test_a_restart_gives_way_to_the_end_of_the_job() -> None:
+    story = Story(TWO, on_failure="restart", restarts=1).run().end(0, 1)
+    story.tell(ev.JobEnding(at=story.at(), reason="Slurm ends job 1"))
+    story.end(1, -15).end(2, -15).clear().close()
+    assert (story.state.attempt, run_word(story.state)) == (0, "running")
+
+
 def left_its_job() -> Story:
     return Story(TWO).run().stop(again=True).end(0, -2).end(1, -2).end(2, -2).clear().close()
 

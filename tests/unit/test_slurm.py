@@ -14,14 +14,14 @@ from engine.core.failures.known import causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.batch import submission_of, submit_argv
 from engine.core.plan.batch.job import end_words, queue_words
-from engine.core.plan.batch.slurm import Partition, parse_partitions, parse_queue, partition_rows
+from engine.core.plan.batch.slurm import Partition, ending_state, parse_partitions, parse_queue, partition_rows
 from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
-from engine.supervisor.nodes import agents
+from engine.supervisor import job
 from tests.support import PATIENCE, entries, from_table, rows
 
 REACH = Reach(slurm_job="1234")
@@ -153,6 +153,23 @@ def test_what_is_free_is_counted_from_what_sinfo_says() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ("RUNNING|N/A|1|None|\n", None),
+        ("SUSPENDED|N/A|0|None|\n", None),
+        ("RUNNING|2026-11-27T23:49:31|0|None|\n", ("PREEMPTED", False)),
+        ("COMPLETING|2026-11-27T23:49:31|1|None|\n", ("PREEMPTED", True)),
+        ("COMPLETING|N/A|1|TimeLimit|\n", ("TIMEOUT", False)),
+        ("COMPLETING|N/A|1|None|\n", ("", False)),
+        ("CANCELLED|N/A|1|None|\n", ("CANCELLED", False)),
+        ("", ("", False)),
+    ],
+)
+def test_whether_a_job_that_has_got_sigterm_goes_on(said: str, ends: tuple[str, bool] | None) -> None:
+    assert ending_state(said) == ends
+
+
 def test_why_a_job_is_over_is_told_in_words() -> None:
     assert end_words("18", parse_queue(QUEUE)["18"]) == "Slurm's job 18 has reached its time limit"
     assert end_words("99", None) == "Slurm's job 99 has ended: sacct -j 99"
@@ -168,12 +185,10 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     (tmp_path / "squeue").write_text(SQUEUE)
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(agents, "SQUEUE_LONGEST", PATIENCE)
-    monkeypatch.setattr(agents, "SQUEUE_PAUSE", 0.01)
-    monkeypatch.setattr(
-        agents, "SQUEUE_PATIENCE", 0.5
-    )  # an answer that takes longer on a busy machine is asked for again
-    assert asyncio.run(agents.why_ended("18")) == ("Slurm's job 18 lost a node", False)
+    monkeypatch.setattr(job, "LONGEST", PATIENCE)
+    monkeypatch.setattr(job, "PAUSE", 0.01)
+    monkeypatch.setattr(job, "PATIENCE", 0.5)  # an answer that takes longer on a busy machine is asked for again
+    assert end_words("18", asyncio.run(job.find_end("18"))) == "Slurm's job 18 lost a node"
 
 
 SCONTROL = entries("unit/slurm", "scontrol")

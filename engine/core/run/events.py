@@ -114,6 +114,12 @@ class RunQueued(Event, frozen=True, kw_only=True):
     by: str
 
 
+class JobEnding(Event, frozen=True, kw_only=True):
+    """The batch system ends the job, and has told the ranks so: they have a moment to save, and their ends are no failures."""
+
+    reason: str
+
+
 class RunContinued(Event, frozen=True, kw_only=True):
     """Another job of a batch system, or other nodes of the same job, continue the run as its next attempt. `nodes` and those to spare: as in
     `RunLaunched`; `job`: its number."""
@@ -323,6 +329,7 @@ AnyEvent = (
     | NodeGivenUp
     | JobEnded
     | RunQueued
+    | JobEnding
     | RunContinued
     | NodeWarned
     | ModulesImported

@@ -21,6 +21,7 @@ from engine.core.run.health_events import health_noticed
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
     job_ended,
+    job_ending,
     node_cleared,
     node_closed,
     node_connected,
@@ -85,6 +86,8 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return job_ended(state, event)
         case ev.RunQueued():
             return run_queued(state, event)
+        case ev.JobEnding():
+            return job_ending(state, event)
         case ev.RunContinued():
             return run_continued(state, event)
         case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported():

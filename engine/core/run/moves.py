@@ -197,7 +197,7 @@ def close(state: st.RunState, outcome: st.Outcome, at: float) -> Step:
 def when_closed(state: st.RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
     """Ends the run once all nodes are closed. `actions` come first."""
     assert isinstance(state.phase, st.Closing)
-    if all(node.link in ("closed", "given-up") for node in state.nodes):
+    if not state.phase.outcome.job_ended and all(node.link in ("closed", "given-up") for node in state.nodes):
         outcome = state.phase.outcome
         if away := [node.name for node in state.nodes if node.link == "given-up" and node.was_up]:
             left = "its" if len(away) == 1 else "their"

@@ -18,6 +18,7 @@ from engine.core.run.moves import (
     set_node,
     set_rank,
     spawn,
+    stop,
     up_nodes,
     when_cleared,
     when_closed,
@@ -261,7 +262,7 @@ def job_ended(state: st.RunState, event: ev.JobEnded) -> Step:
             | st.Clearing(then=st.Outcome() as outcome)
             | st.Closing(outcome=outcome)
         ):
-            is_asked = True
+            outcome, is_asked = replace(outcome, reason=event.reason) if outcome.job_ended else outcome, True
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
             outcome, is_asked = st.Outcome(word="failed", reason=event.reason, job_ended=True), False
         case _ as never:
@@ -289,6 +290,20 @@ def run_queued(state: st.RunState, event: ev.RunQueued) -> Step:
             return replace(state, phase=st.Ended(outcome=outcome, at=event.at)), ()
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
             return ignore(state, "the run has not ended")
+        case _ as never:
+            assert_never(never)
+
+
+def job_ending(state: st.RunState, event: ev.JobEnding) -> Step:
+    """Stops the ranks, and then waits for `JobEnded`, which tells why."""
+    outcome = st.Outcome(word="failed", reason=event.reason, job_ended=True)
+    match state.phase:
+        case st.Starting() | st.Running() | st.Holding():
+            return stop(state, outcome, event.at)
+        case st.Stopping(then=st.Restart()) | st.Clearing(then=st.Restart()) as phase:
+            return replace(state, phase=replace(phase, then=outcome)), ()
+        case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
+            return ignore(state, "the run is ending, or has no ranks")
         case _ as never:
             assert_never(never)
 

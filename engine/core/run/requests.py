@@ -37,7 +37,9 @@ def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
             return stop(state, then, event.at, at_once=at_once or event.at_once)
         case st.Clearing(then=st.Restart()):
             return replace(state, phase=st.Clearing(then=outcome)), ()
-        case st.Clearing(then=st.Outcome() as ending) if _is_replaced(ending, outcome) and not event.at_once:
+        case st.Clearing(then=st.Outcome() as ending) if _is_replaced(ending, outcome) and (
+            event.again or not event.at_once
+        ):
             return replace(state, phase=st.Clearing(then=outcome)), ()
         case st.Closing(outcome=ending) if _is_replaced(ending, outcome):
             return replace(state, phase=st.Closing(outcome=outcome)), ()
@@ -59,8 +61,8 @@ def _was_killed(phase: st.Done | st.Gone) -> bool:
 
 
 def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
-    """Whether a run that another job would continue ends now."""
-    return ending.word == "queued" and outcome.word != "queued"
+    """Whether a run that another job would continue ends now, or another job continues a run that ends with its job."""
+    return ending.word == "queued" != outcome.word or (ending.job_ended and outcome.word == "queued")
 
 
 def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
@@ -72,7 +74,9 @@ def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
             return "none"
         case st.Running() | st.Holding() | st.Ended():
             return "attempt"
-        case st.Stopping(then=st.Outcome(word="failed")) | st.Clearing(then=st.Outcome(word="failed")):
+        case st.Stopping(then=st.Outcome(word="failed", job_ended=False)):
+            return "attempt"
+        case st.Clearing(then=st.Outcome(word="failed", job_ended=False)):
             return "attempt"
         case st.Starting() if state.generation > 0 and scope == "all":
             return "attempt"

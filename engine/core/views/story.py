@@ -64,6 +64,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return reason, "error"
         case ev.RunQueued(job=job, by=by):
             return f"{by} asked for another attempt: job {job} will continue the run", "warning"
+        case ev.JobEnding(reason=reason):
+            return reason, "warning"
         case ev.RunContinued(job=job, nodes=nodes):
             where = ", ".join(name for name, _ in nodes)
             return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"

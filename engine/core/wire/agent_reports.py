@@ -209,6 +209,10 @@ class RanksSave(Report, frozen=True, kw_only=True, tag="saving"):
     size: Size = 0
 
 
+class JobSignalled(Report, frozen=True, kw_only=True, tag="job_signal"):
+    """Slurm has sent SIGTERM to the processes of its job on this node: it ends the job, or somebody has asked it to send the signal."""
+
+
 class CheckpointsSeen(Report, frozen=True, kw_only=True, tag="checkpoints"):
     """The checkpoints that the node of rank 0 has at the end of an attempt."""
 
@@ -288,6 +292,7 @@ AnyReport = (
     | TemplateRefused
     | ImportsReported
     | RanksSave
+    | JobSignalled
     | CheckpointsSeen
     | NoRoom
     | RequestFailed

@@ -114,6 +114,7 @@ class Agent:
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.ending.hear_slurm()
         self.link.listen()
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
         state.save()
@@ -123,6 +124,7 @@ class Agent:
             begun = time.monotonic()
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
+            self.ending.tell_signal()
             self._reap()
             if time.monotonic() - begun > 1 + POLL_INTERVAL:
                 self.link.excuse()

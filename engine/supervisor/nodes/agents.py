@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from engine.core.failures import ssh
 from engine.core.failures.services import Ended
 from engine.core.failures.ssh import Trouble
-from engine.core.plan.batch.job import WAITING, end_words
-from engine.core.plan.batch.slurm import FORMAT, parse_queue
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.plan.profile import Transport
 from engine.core.run import events as ev
@@ -28,9 +26,8 @@ from engine.linux.files import read_file, replace_file
 from engine.linux.folders import make_folders
 from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
-from engine.runs.ends.ending import REQUEUE
 from engine.runs.paths import RunPaths
-from engine.runs.record import place_here
+from engine.supervisor.job import Job
 from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, agent_program, boot_command, boot_here
 from engine.supervisor.nodes.library import library_name, unpacked
 from engine.supervisor.nodes.link import FAN_OUT, Link
@@ -42,16 +39,6 @@ them: a link breaks there if a signal has stopped a process."""
 
 SHORTEST_HEARTBEAT = 2.0
 """A shorter one would treat a short pause of a process as its death."""
-
-SQUEUE_PATIENCE = 10.0
-"""Seconds for squeue to answer."""
-
-SQUEUE_LONGEST = 60.0
-"""Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
-just ended."""
-
-SQUEUE_PAUSE = 1.0
-"""Seconds between two questions."""
 
 
 class Remote(NamedTuple):
@@ -80,6 +67,7 @@ class Agents:
             self._here = unpacked()
         self.user_template = ""
         """The socket of the template of the user; empty: the run has none."""
+        self.job = Job(run, self._drop_links)
         self.links: dict[str, Link] = {}
         self.remotes: dict[str, Remote] = {}
         """Nodes on other machines whose agents have sent their paths."""
@@ -124,7 +112,7 @@ class Agents:
 
         def take_failure(reason: str, is_final: bool) -> None:
             if is_final:
-                run.tasks.create_task(self._end_with_job(), name=f"the end of job {run.plan.reach.slurm_job}")
+                self.job.end()
             else:
                 run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
 
@@ -143,6 +131,10 @@ class Agents:
             bridge=self._bridge if node == run.head else None,
         )
 
+    def _drop_links(self) -> None:
+        for link in self.links.values():
+            link.drop()
+
     def _number(self, node: str) -> int:
         """The number of a node in its mark: nodes may share folders, and may even see each other's processes.
 
@@ -150,17 +142,6 @@ class Agents:
         """
         launched = self._run.launched
         return [*(one.name for one in launched.nodes), *launched.spare_names].index(node)
-
-    async def _end_with_job(self) -> None:
-        """Ends the run, because its job is over."""
-        run = self._run
-        reason, waits = await why_ended(run.plan.reach.slurm_job)
-        if waits and place_here() is not None and not run.ended.is_set():  # this supervisor began with the job
-            run.handle(ev.StopRequested(at=time.time(), by=REQUEUE, at_once=True, again=True))
-        if not run.ended.is_set():
-            run.handle(ev.JobEnded(at=time.time(), reason=reason))
-        for link in self.links.values():
-            link.drop()
 
     @cached_property
     def _plan_digest(self) -> str:
@@ -236,37 +217,3 @@ def make_link(
         )  # fmt: skip
 
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)
-
-
-async def why_ended(job: str) -> tuple[str, bool]:
-    """Why a job is over, in words: `Slurm's job 12 has reached its time limit`; and whether it is in the queue again."""
-    end = time.monotonic() + SQUEUE_LONGEST
-    while True:
-        said = await _squeue(job)
-        found = None if said is None else parse_queue(said).get(job)
-        is_told = said is not None and (found is None or found.state != "COMPLETING")
-        if is_told or time.monotonic() > end:
-            return end_words(job, found), found is not None and found.state in WAITING
-        await asyncio.sleep(SQUEUE_PAUSE)
-
-
-async def _squeue(job: str) -> str | None:
-    """The answer of squeue about a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
-    words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}")
-    nothing = asyncio.subprocess.DEVNULL
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=nothing, stdout=asyncio.subprocess.PIPE, stderr=nothing
-        )
-    except OSError:
-        return ""
-    try:
-        async with asyncio.timeout(SQUEUE_PATIENCE):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        return None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return said.decode(errors="replace") if process.returncode == 0 else None

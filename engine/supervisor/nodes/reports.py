@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -88,9 +89,9 @@ class Reports:
                 self._run.no_room.pop(node, None)
                 self._ends.take_spawn(news)
             case reports.EndReported():
-                self._ends.take_end(news, news.status)
+                self._agents.job.after_signal(partial(self._ends.take_end, news, news.status))
             case reports.LossReported():
-                self._ends.take_loss(news)
+                self._agents.job.after_signal(partial(self._ends.take_loss, news))
             case reports.RankOutput():
                 self._relay.take_output(node, news)
             case reports.FilesGrew():
@@ -133,6 +134,8 @@ class Reports:
                 self._take_imports(node, news)
             case reports.RanksSave():
                 self._take_saves(node, news)
+            case reports.JobSignalled():
+                self._agents.job.take_signal()
             case reports.CheckpointsSeen():
                 self._take_checkpoints(node, news)
             case reports.NoRoom():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.core.plan.batch.job import LOG, SCRIPT, QueuedJob, Submission
+from engine.core.plan.batch.job import ACTIVE, LOG, SCRIPT, QueuedJob, Submission
 from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_NODES
 from engine.core.plan.profile import SlurmJob
@@ -130,6 +130,21 @@ def _reason_words(job: str, reason: str) -> tuple[str, str]:
     limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
     _, meaning, helps = _reasons().get(plain, ("", f"{limit} is reached" if limit else "", ""))
     return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
+
+
+ENDING_FORMAT = "State:.|,PreemptTime:.|,Requeue:.|,Reason:.|"
+"""For `squeue --Format`, where a job has got SIGTERM."""
+
+
+def ending_state(text: str) -> tuple[str, bool] | None:
+    """The state that a job will end in, from the output of `squeue --noheader --states=all --Format ENDING_FORMAT` about it, empty if that
+    is not known yet, and whether it may begin again; None: the job goes on, and somebody has only signalled it."""
+    state, preempted, requeue, reason, *_ = [*text.split("\n", 1)[0].split("|"), "", "", ""]
+    if preempted not in ("", "N/A"):  # it keeps its nodes for its GraceTime
+        return "PREEMPTED", requeue == "1"
+    if state in ACTIVE and state != "COMPLETING":
+        return None
+    return "TIMEOUT" if reason == "TimeLimit" else "" if state == "COMPLETING" else state, False
 
 
 # --- partitions ----------------------------------------------------------------------------------------------------------

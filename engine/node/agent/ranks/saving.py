@@ -37,19 +37,22 @@ ABOUT_SAVING = re.compile(
 """In output: a save begins if the first group is there; else it is over."""
 
 
-def request_stop(rank: Rank, children: dict[int, list[int]]) -> None:
+def request_stop(rank: Rank, children: dict[int, list[int]], *, was_told: bool) -> None:
     """Sends the signal that the rank's program understands: SIGTERM if it has a handler for it, else SIGINT.
 
     SIGTERM reaches the program alone: a wrapper without a handler would end first, and its rank with it; workers that load data would
     disturb the save. SIGINT also reaches the wrappers above the program, because a shell continues with its next command otherwise; the
-    whole process group, if it is not known which process is the program. `children`: of every process.
+    whole process group, if it is not known which process is the program. `children`: of every process. `was_told`: it has got SIGTERM,
+    and only whether it handles that is noted.
     """
     members = [rank.pid, *below(rank.pid, children, set())]
     program = next((pid for number in (STACKS_SIGNAL, signal.SIGTERM) for pid in members if catches(pid, number)), None)
+    rank.handles_stop = program is not None and catches(program, signal.SIGTERM)
+    if was_told:
+        return
     if program is None:
         rank.signal(signal.SIGINT)
         return
-    rank.handles_stop = catches(program, signal.SIGTERM)
     if rank.handles_stop:
         kill_quietly(program, signal.SIGTERM)
         return

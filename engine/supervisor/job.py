@@ -1,0 +1,137 @@
+"""The end of the Slurm job that has the nodes of a run: whether Slurm ends it, and why it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+
+from engine.core.plan.batch.job import WAITING, QueuedJob, end_words
+from engine.core.plan.batch.slurm import ENDING_FORMAT, FORMAT, ending_state, parse_queue
+from engine.core.run import events as ev
+from engine.runs.ends.ending import REQUEUE
+from engine.runs.record import place_here
+from engine.supervisor.run import SupervisedRun
+
+PATIENCE = 10.0
+"""Seconds for squeue to answer."""
+
+LONGEST = 60.0
+"""Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
+just ended."""
+
+SIGNAL_TIME = 0.1
+"""Seconds in which every process of a node gets a signal that Slurm sends."""
+
+PAUSE = 1.0
+"""Seconds between two questions."""
+
+
+class Job:
+    """The job of a run. `drop_links`: ends the links to its nodes, where no agent is left."""
+
+    def __init__(self, run: SupervisedRun, drop_links: Callable[[], None]) -> None:
+        self._run, self._drop_links = run, drop_links
+        self._waiting: list[Callable[[], None]] = []
+        """Reports about ends of ranks that are not handled yet."""
+        self._asks = False
+        self._end: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    @property
+    def _number(self) -> str:
+        return self._run.plan.reach.slurm_job or os.environ.get("SLURM_JOB_ID", "")
+
+    @property
+    def _has_agents(self) -> bool:
+        return any(node.link in ("up", "down") for node in self._run.state.nodes)
+
+    def after_signal(self, report: Callable[[], None]) -> None:
+        """Handles the end of a rank, if Slurm has not ended it. The rank may have got SIGTERM, and have ended, before its agent got it."""
+        if not self._number:
+            report()
+            return
+        self._waiting.append(report)
+        if len(self._waiting) == 1 and not self._asks:
+            asyncio.get_running_loop().call_later(SIGNAL_TIME, self._go_on)
+
+    def take_signal(self) -> None:
+        """Asks Slurm why a node has got SIGTERM; other nodes get it in the same moment."""
+        if self._number and not self._asks and self._end is None:
+            self._asks = True
+            self._run.tasks.create_task(self._decide(), name=f"what becomes of job {self._number}")
+
+    async def _decide(self) -> None:
+        said = await _ask(self._number, f"--Format={ENDING_FORMAT}")
+        if said is not None and (ends := ending_state(said)) is not None:
+            state, may_begin_again = ends
+            self._run.handle(ev.JobEnding(at=time.time(), reason=f"Slurm ends job {self._number}"))
+            self.end("" if may_begin_again and place_here() else state)
+        self._asks = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._asks:
+            return
+        waiting, self._waiting = self._waiting, []
+        for report in waiting:
+            report()
+
+    def end(self, state: str | None = None) -> None:
+        """Ends the run, because its job is over. `state`: what ends it, if it is not over yet; empty: that is not known."""
+        self._is_over = self._is_over or state is None
+        if self._end is None:
+            self._end = self._run.tasks.create_task(self._end_run(state), name=f"the end of job {self._number}")
+
+    async def _end_run(self, state: str | None) -> None:
+        run = self._run
+        while not self._is_over and self._has_agents:  # noqa: ASYNC110 - ranks save, and agents end
+            await asyncio.sleep(PAUSE / 10)
+        if not run.ended.is_set() and (state != "" or place_here() is None):
+            known = QueuedJob(job=self._number, state=state) if state else await find_end(self._number)
+            if known is not None and known.state in WAITING and place_here():  # this supervisor began with the job
+                run.handle(ev.StopRequested(at=time.time(), by=REQUEUE, at_once=True, again=True))
+            run.handle(ev.JobEnded(at=time.time(), reason=end_words(self._number, known)))
+        run.ended.set()  # in its job, which tells its last state when this process has ended, to the next command
+        self._drop_links()
+
+
+async def find_end(job: str) -> QueuedJob | None:
+    """The last state of a job that is over, or is completing; None: Slurm has forgotten it, or does not answer."""
+    said = await _ask(job, f"--format={FORMAT}", lambda said: f"{job}|COMPLETING|" not in said)
+    return parse_queue(said or "").get(job)
+
+
+async def _ask(job: str, form: str, is_told: Callable[[str], bool] = lambda said: True) -> str | None:
+    """The answer of squeue about a job, in a form. If squeue gives none, or one that does not count yet, it is asked again for a while."""
+    end = time.monotonic() + LONGEST
+    while True:
+        said = await _squeue(job, form)
+        if (said is not None and is_told(said)) or time.monotonic() > end:
+            return said
+        await asyncio.sleep(PAUSE)
+
+
+async def _squeue(job: str, form: str) -> str | None:
+    """The answer of squeue about a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
+    words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", form)
+    ask = partial(
+        subprocess.run,
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=PATIENCE,
+        check=False,
+    )
+    try:
+        done = await asyncio.to_thread(ask)
+    except OSError:
+        return ""
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout if done.returncode == 0 else None
