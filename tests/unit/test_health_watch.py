@@ -37,13 +37,14 @@ STACK = """Current thread 0x1 (most recent call first):
 class Asked:
     """Agents that answer a question about stacks: rank 2 is in its own code, the others are in a collective."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, late: str = "load") -> None:
+        self.count, self.late = 0, late
 
     async def stacks(self) -> tuple[RankStack, ...]:
         self.count += 1
         waiting = STACK.format(file="/x/torch/distributed/distributed_c10d.py", line=1, function="all_reduce")
-        own = STACK.format(file="/home/a/train.py", line=17, function="load")
+        file = "/home/a/train.py" if self.late == "load" else f"/env/site-packages/{self.late}"
+        own = STACK.format(file=file, line=17, function=self.late)
         return tuple(RankStack(rank=rank, text=own if rank == 2 else waiting) for rank in range(4))
 
 
@@ -143,24 +144,27 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
     assert runner.run.story[-1].text.startswith("ranks 0, 1, 2, 3: continues after about")
 
 
-@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize(
+    ("different", "function", "is_marked"),
+    [(False, "load", False), (True, "load", True), (False, "torch/utils/file_baton.py", True)],
+)
 async def test_before_any_step_ranks_are_asked_early_and_marked_early_if_they_are_stuck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, different: bool, function: str, is_marked: bool
 ) -> None:
-    wait = Wait(sentence="rank 1 has not called barrier #0; rank 0 waits in it for 6 s", late=(1,), different=stuck)
+    wait = Wait(sentence="rank 2 has not called barrier #0; rank 0 waits in it for 6 s", late=(2,), different=different)
     monkeypatch.setattr("engine.supervisor.watches.health.waits", lambda _: [wait])
     with play_run(tmp_path) as runner:
-        watch = HealthWatch(runner.run, runner.ingest, Asked())  # type: ignore[arg-type]
+        watch = HealthWatch(runner.run, runner.ingest, Asked(function))  # type: ignore[arg-type]
         for progress in runner.ingest.progress:
             take_record(0, progress, {"t": 1e9, "joined": True})
         async with runner.run.tasks:
             for _ in range(8):
                 watch.look(1e9)
                 await asyncio.sleep(0)
-        story = runner.run.story[-1]
-        assert (runner.run.stall is not None) == stuck
-        assert (story.text == wait.sentence) == (not stuck or story.level == "warning")
-        assert any(line.text == wait.sentence for line in runner.run.story)
+        assert (runner.run.stall is not None) == is_marked
+        told = next(line for line in runner.run.story if line.text.startswith(wait.sentence))
+        assert told.level == ("warning" if is_marked else "info")
+        assert is_marked or told.text.endswith("; rank 2: in load (train.py:17)")
 
 
 def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(runner: Runner) -> None:

@@ -69,7 +69,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     likely: bool = False  # whether `detail` is only the most common reason
     heals: bool = True  # whether the same run may succeed if it starts again, without a change by somebody
     waits: bool = False
-    """Whether the process only waited for others, so that a rank without an error is the cause."""
+    """Whether the process only waited for others, so that a rank without an error is the cause; of a place: it may wait for ever."""
     yields_to: str = ""
     """First letters of ids that win over this one in the same process, because they are more specific."""
     speaker: Speaker = ""  # of a failed connection: who writes the text

@@ -6,7 +6,7 @@ import msgspec
 
 from engine.core.failures.collectives import Wait, compare
 from engine.core.failures.flight_recorder import read_record
-from engine.core.failures.known import find
+from engine.core.failures.known import Found, find
 from engine.core.patterns import late
 from engine.core.words import count, rank_ranges
 
@@ -85,13 +85,17 @@ def doing(frames: Sequence[Frame]) -> str:
     for frame in frames:
         if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
             return _ELASTIC_WAITS[frame.function]
-    calls = [f'  File "{frame.file}", line {frame.line} in {frame.function}' for frame in frames]
-    if known := find("\n".join(calls), "place"):  # entries are in the order of their precedence
+    if known := place(frames):
         return known.detail
     own = own_frame(frames)
     if own is None:
         return "in no Python code" if not frames else f"in {frames[0].function}"
     return f"in {own.function} ({own.file.rsplit('/', 1)[-1]}:{own.line})"
+
+
+def place(frames: Sequence[Frame]) -> Found | None:
+    """The known place where a thread is; of several, the one whose entry stands first. None: it is unknown."""
+    return find("\n".join(f'  File "{one.file}", line {one.line} in {one.function}' for one in frames), "place")
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:

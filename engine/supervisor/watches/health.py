@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from engine.core.failures.collectives import are_stuck
-from engine.core.failures.stacks import doings, fold, own_frame, waits
+from engine.core.failures.collectives import Wait, are_stuck
+from engine.core.failures.stacks import Fold, RankStack, doings, fold, own_frame, place, waits
 from engine.core.metrics.health import EARLY, Health, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
@@ -114,13 +115,11 @@ class HealthWatch:
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.take_failed_reading(run.head, "who waits for whom is unknown", error)
             return
-        if run.stall is None or process != self._process:
-            is_now = process == self._process
-            self._health.has_waits = is_now and (
-                are_stuck(found) or (bool(found) and self._health.is_quiet(self._clock))
-            )
-            if is_now and found and not self._health.has_waits:
-                self._notice("early", found[0].late, found[0].sentence)
+        if process != self._process:
+            self._health.has_waits = False
+            return
+        if run.stall is None:
+            self._take_early(stacks, found, groups)
             return
         told = self._health.told
         late = tuple(sorted({*told, *(rank for wait in found for rank in wait.late)}))
@@ -129,10 +128,20 @@ class HealthWatch:
         doing = tuple(doings(stacks, groups)[:MOST_LINES])
         blame = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
         own = own_frame(blame.frames) if blame is not None else None
-        place = None if own is None else (own.file, own.line)
-        stall = msgspec.structs.replace(run.stall, waits=sentences, doing=doing, late=late, place=place)
+        where = None if own is None else (own.file, own.line)
+        stall = msgspec.structs.replace(run.stall, waits=sentences, doing=doing, late=late, place=where)
         blamed = {rank: run.health[rank]._replace(words="others wait for it") for rank in run.health.keys() & set(late)}
         run.show_health({**run.health, **blamed}, stall)
         run.note_change()
         if is_first and found:
             self._notice("waits", late, found[0].sentence)
+
+    def _take_early(self, stacks: Sequence[RankStack], found: Sequence[Wait], groups: Sequence[Fold]) -> None:
+        """Takes answers from before a rank was marked. Ranks are marked at once if those that others wait for wait for a lock, or for others."""
+        late = {rank for wait in found for rank in wait.late}
+        busy = [group for group in groups if late & set(group.ranks)]
+        known = [place(group.frames) for group in busy]
+        is_stuck = are_stuck(found) or (bool(known) and all(one is not None and one.cause.waits for one in known))
+        self._health.has_waits = is_stuck or (bool(found) and self._health.is_quiet(self._clock))
+        if found and not self._health.has_waits:
+            self._notice("early", found[0].late, "; ".join([found[0].sentence, *doings(stacks, busy)[:1]]))
