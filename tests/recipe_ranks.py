@@ -215,6 +215,33 @@ def run_recipe(
     return Ran(done.statuses, outputs, [[] for _ in outputs])
 
 
+def same_under_torchrun(ours: Ran, folder: Path, recipe: str, *words: str) -> Ran:
+    """Runs a recipe that has run under rankdeck under torchrun: every loss, and the final line, are the same."""
+    theirs = run_recipe(folder, recipe, *words, world=len(ours.statuses), launcher="torchrun")
+    assert not any(ours.statuses + theirs.statuses), theirs.outputs
+    for rank in range(len(ours.statuses)):
+        assert theirs.losses(rank) == ours.losses(rank)
+    assert _final_lines(theirs) == _final_lines(ours)
+    return theirs
+
+
+def resumed(unbroken: Ran, folder: Path, recipe: str, *words: str, killed_at: int, after: int) -> Ran:
+    """Runs a recipe whose ranks are killed in a step, and once more: from step `after` on, it goes on as the unbroken run."""
+    world = len(unbroken.statuses)
+    killed = run_recipe(folder, recipe, *words, world=world, killed_at=killed_at)
+    assert any(killed.statuses), killed.outputs  # of `spawn`, a process of a rank is killed
+    again = run_recipe(folder, recipe, *words, world=world)
+    assert not any(unbroken.statuses + again.statuses), again.outputs
+    for rank in range(world):
+        assert again.losses(rank) == {step: loss for step, loss in unbroken.losses(rank).items() if step > after}
+    assert _final_lines(again) == _final_lines(unbroken)
+    return again
+
+
+def _final_lines(ran: Ran) -> list[str]:
+    return [line for line in ran.outputs[0].splitlines() if line.startswith("final ")]
+
+
 def run_series(folder: Path, runs: Mapping[str, Sequence[str]], world: int, backend: Backend) -> dict[str, Ran]:
     """Runs recipes one after the other in the same ranks, which costs less than ranks for each. Skips where the backend is missing.
 

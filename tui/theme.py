@@ -17,7 +17,7 @@ from engine.core.tables import read_table
 CSS = Path(__file__).with_name("rankdeck.tcss")  # how everything looks
 
 STANDS_OUT = 0.075
-"""Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""
+"""The difference in brightness between the screen and a part of it, from 0 to 1. A cursor or a toast has more of it, a quiet pane less."""
 
 
 class _Colour(NamedTuple):

@@ -12,7 +12,7 @@ from engine.backends import asks_nodes, check_node, check_plan, judge, program_o
 from engine.core.errors import CheckError
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
-from engine.core.plan.profile import PbsJob, Profile, SlurmJob
+from engine.core.plan.profile import Profile, Transport
 from engine.core.words import count
 from engine.gate import Permit
 from engine.launchers import local
@@ -32,10 +32,12 @@ class Draft:
         self._slots, self._slurm_job = nodes or nodes_of(profile.layout, permit)
         layout = profile.layout
         if layout.transport is None:
-            if isinstance(layout.slurm, SlurmJob) or (self._slurm_job and shutil.which("srun")):
-                profile = replace(profile, layout=replace(layout, transport="slurm"))
-            elif isinstance(layout.pbs, PbsJob) or (layout.pbs and shutil.which("pbs_tmrsh")):
-                profile = replace(profile, layout=replace(layout, transport="pbs"))
+            transport: Transport | None = layout.system
+            if transport is None and self._slurm_job and shutil.which("srun"):
+                transport = "slurm"
+            elif transport is None and layout.pbs and shutil.which("pbs_tmrsh"):
+                transport = "pbs"
+            profile = replace(profile, layout=replace(layout, transport=transport))
         self._profile = profile
         self._workdir = profile.launch.workdir
         self._python = training_python(profile, self._workdir, permit)

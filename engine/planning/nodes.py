@@ -101,7 +101,7 @@ def _future_slots(layout: Layout, job: SlurmJob | PbsJob) -> tuple[Slots, ...]:
     if ranks == "auto":
         raise CheckError(
             "the number of ranks must be known before a job is submitted",
-            hint=f"set layout.{'slurm' if isinstance(job, SlurmJob) else 'pbs'}.ranks_per_node",
+            hint=f"set layout.{layout.system}.ranks_per_node",
         )
     return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
 

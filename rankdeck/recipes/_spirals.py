@@ -6,8 +6,15 @@ import math
 
 import torch
 
+from rankdeck.recipes._seeds import seed_at
+
 ARMS = 3
 NOISE = 0.15  # standard deviation of the angle, in radians
+
+
+def held_out_spirals(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws points for measuring the accuracy: those of step 0, on which no step trains."""
+    return draw_spirals(1000, seed_at(seed, 0))
 
 
 def draw_spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -49,11 +49,9 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume_alone
 from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
-from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._spirals import ARMS, draw_spirals, held_out_spirals
 
 REFUSED_BACKENDS = {"mpi": "an MPI process can't join a second world of another size"}
-
-HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 FOREVER = timedelta(days=365)
 
@@ -173,7 +171,7 @@ def main() -> None:
             store.wait([f"generation {generation} is over"], FOREVER)
     store.set(f"rank {rank} is done", "")
     if rank == 0:
-        points, arms = draw_spirals(HELD_OUT, seed_at(p.seed, 0))
+        points, arms = held_out_spirals(p.seed)
         with torch.no_grad():
             accuracy = (training.model(points.to(training.device)).argmax(1).cpu() == arms).float().mean()
         print(f"final accuracy {accuracy:.3f}")

@@ -43,10 +43,8 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
-from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._spirals import ARMS, draw_spirals, held_out_spirals
 from rankdeck.recipes._stop import StopSignal
-
-HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def train(p: Parameters) -> None:
                 checkpoint.save(folder, step, {**shape, **states})
             if stopped:
                 stop.leave(stopped)
-    points, arms = draw_spirals(HELD_OUT, seed_at(p.seed, 0))
+    points, arms = held_out_spirals(p.seed)
     with torch.no_grad():
         accuracy = float((model(points.to(first)).argmax(1) == arms.to(second)).float().mean())
     if rank == 0:

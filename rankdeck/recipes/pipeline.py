@@ -55,12 +55,10 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._sharded import ShardedCheckpoint
-from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._spirals import ARMS, draw_spirals, held_out_spirals
 from rankdeck.recipes._stages import TimedStage, make_layers
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._stopwatch import Stopwatch
-
-HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 TORCH = "2.11"
 
@@ -151,7 +149,7 @@ class Pipeline:
     @torch.no_grad()
     def accuracy(self) -> float:
         """Part of the unseen points that are assigned to their arm; the last stage tells all others."""
-        points, arms = (tensor.to(self.device) for tensor in draw_spirals(HELD_OUT, seed_at(self.p.seed, 0)))
+        points, arms = (tensor.to(self.device) for tensor in held_out_spirals(self.p.seed))
         _, out = self.forward(points)
         right = (out.argmax(1) == arms).float().mean() if self.is_last else torch.zeros((), device=self.device)
         dist.broadcast(right, src=self.world - 1)

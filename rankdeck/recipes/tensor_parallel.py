@@ -48,10 +48,8 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._sharded import ShardedCheckpoint
-from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._spirals import ARMS, draw_spirals, held_out_spirals
 from rankdeck.recipes._stop import StopSignal
-
-HELD_OUT = 1000  # points for measuring the accuracy, which no step trains on: the draw of step 0
 
 TORCH = "2.6"
 
@@ -122,7 +120,7 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
     row, column = mesh.get_local_rank("data"), mesh.get_local_rank("tensor")
     whole = whole_model(p).to(device)
     model = split(copy.deepcopy(whole), mesh)
-    points, arms = (tensor.to(device) for tensor in draw_spirals(HELD_OUT, seed_at(p.seed, 0)))
+    points, arms = (tensor.to(device) for tensor in held_out_spirals(p.seed))
     with torch.no_grad():
         apart = float((model(points) - whole(points)).abs().max())
     mine = sum((t.to_local() if isinstance(t, DTensor) else t).numel() for t in model.parameters())

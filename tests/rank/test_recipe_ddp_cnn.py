@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.recipe_ranks import Gang, run_recipe, start_recipe
+from tests.recipe_ranks import Gang, resumed, run_recipe, same_under_torchrun, start_recipe
 from tests.support import entries
 
 pytestmark = pytest.mark.slow
@@ -32,10 +32,8 @@ def test_synchronized_batch_normalization_is_that_of_the_whole_batch(tmp_path: P
 
 def test_it_learns_the_same_under_torchrun_and_with_workers(tmp_path: Path):
     ours = run_recipe(tmp_path / "rankdeck", RECIPE, *SHORT, "--workers", "2")
-    theirs = run_recipe(tmp_path / "torchrun", RECIPE, *SHORT, launcher="torchrun")
-    assert ours.statuses == theirs.statuses == [0, 0], ours.outputs
-    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
-    assert ours.final("accuracy") == theirs.final("accuracy") > 0.8
+    same_under_torchrun(ours, tmp_path / "torchrun", RECIPE, *SHORT)
+    assert ours.final("accuracy") > 0.8
     assert list(ours.losses()) == list(range(1, 3 * 43 + 1))
     rates = list(ours.losses(name="lr").values())
     assert rates == [*sorted(rates[:43]), *sorted(rates[43:], reverse=True)]
@@ -45,14 +43,8 @@ def test_it_learns_the_same_under_torchrun_and_with_workers(tmp_path: Path):
 def test_a_killed_training_resumes_and_equals_an_unbroken_one_to_the_last_bit(tmp_path: Path):
     words = ("--epochs", "2", "--width", "4", "--batch", "32", "--sync-batchnorm")
     unbroken = run_recipe(tmp_path / "unbroken", RECIPE, *words, world=3)
-    broken = run_recipe(tmp_path / "broken", RECIPE, *words, world=3, killed_at=20)
-    assert broken.statuses == [-signal.SIGKILL] * 3, broken.outputs
-    resumed = run_recipe(tmp_path / "broken", RECIPE, *words, world=3)
-    assert unbroken.statuses == resumed.statuses == [0] * 3, resumed.outputs
-    assert "rank 2 of 3 on cpu: resumes after step 14\n" in resumed.outputs[2]
-    for rank in range(3):
-        assert resumed.losses(rank) == {step: loss for step, loss in unbroken.losses(rank).items() if step > 14}
-    assert resumed.final("accuracy") == unbroken.final("accuracy")
+    again = resumed(unbroken, tmp_path / "broken", RECIPE, *words, killed_at=20, after=14)
+    assert "rank 2 of 3 on cpu: resumes after step 14\n" in again.outputs[2]
     ours, theirs = (
         torch.load(tmp_path / run / "checkpoints/weights.pt", weights_only=True) for run in ("broken", "unbroken")
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Ran, run_recipe, start_recipe
+from tests.recipe_ranks import Ran, resumed, run_recipe, same_under_torchrun, start_recipe
 from tests.support import LIGHT
 from tests.warm_ranks import template
 
@@ -36,20 +36,12 @@ def test_ranks_compare_what_their_processes_have_found(done: Ran):
 
 
 def test_the_losses_are_the_same_under_torchrun(done: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "spawn", *FORKED, launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert [other.losses(rank) for rank in (0, 1)] == [done.losses(rank) for rank in (0, 1)]
-    assert other.outputs == done.outputs
+    assert same_under_torchrun(done, tmp_path, "spawn", *FORKED).outputs == done.outputs
 
 
 def test_killed_processes_resume_as_if_unbroken(done: Ran, tmp_path: Path):
     words = (*FORKED, "--checkpoint-every", "10")
-    assert all(run_recipe(tmp_path, "spawn", *words, killed_at=25).statuses)
-    resumed = run_recipe(tmp_path, "spawn", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    for rank in (0, 1):
-        assert resumed.losses(rank) == {step: done.losses(rank)[step] for step in range(21, 41)}
-    assert resumed.outputs == done.outputs
+    assert resumed(done, tmp_path, "spawn", *words, killed_at=25, after=20).outputs == done.outputs
     assert run_recipe(tmp_path, "spawn", *words).outputs == done.outputs, "all steps were done"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Ran, run_recipe
+from tests.recipe_ranks import Ran, resumed, run_recipe, same_under_torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -49,24 +49,16 @@ def test_without_the_average_the_ranks_come_apart(tmp_path: Path):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_loss_is_the_same_under_torchrun(on_two: dict[str, Ran], tmp_path: Path, recipe: str):
-    ours = on_two[recipe]
-    theirs = run_recipe(tmp_path, recipe, *STEPS, launcher="torchrun")
-    assert theirs.statuses == [0, 0], theirs.outputs
-    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
-    assert ours.outputs == theirs.outputs
+    assert same_under_torchrun(on_two[recipe], tmp_path, recipe, *STEPS).outputs == on_two[recipe].outputs
 
 
 @pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])
 def test_a_killed_training_resumes_as_if_unbroken(tmp_path: Path, recipe: str):
     words = (*STEPS, "--checkpoint-every", "20")
     unbroken = run_recipe(tmp_path / "unbroken", recipe, *words, world=3)
-    assert run_recipe(tmp_path / "broken", recipe, *words, world=3, killed_at=45).statuses == [-9] * 3
-    resumed = run_recipe(tmp_path / "broken", recipe, *words, world=3)
-    assert unbroken.statuses == resumed.statuses == [0] * 3, resumed.outputs
+    again = resumed(unbroken, tmp_path / "broken", recipe, *words, killed_at=45, after=40)
     for rank in range(3):
-        assert resumed.losses(rank) == {step: unbroken.losses(rank)[step] for step in range(41, 61)}
-        assert resumed.outputs[rank].startswith(f"rank {rank} of 3 on cpu: resumes after step 40\n")
-    assert resumed.final("loss") == unbroken.final("loss")
+        assert again.outputs[rank].startswith(f"rank {rank} of 3 on cpu: resumes after step 40\n")
 
 
 @pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Ran, run_recipe
+from tests.recipe_ranks import Ran, resumed, run_recipe, same_under_torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -36,21 +36,14 @@ def test_compressed_gradients_are_smaller_and_learn_too(tmp_path: Path):
 def test_hooks_give_the_same_under_torchrun(tmp_path: Path):
     words = ("--hidden", "16", "--steps", "20")
     ours = run_recipe(tmp_path / "rankdeck", "comm-hooks", *words)
-    theirs = run_recipe(tmp_path / "torchrun", "comm-hooks", *words, launcher="torchrun")
-    assert ours.statuses == theirs.statuses == [0, 0], ours.outputs
-    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
-    assert ours.final("accuracy") == theirs.final("accuracy")
+    same_under_torchrun(ours, tmp_path / "torchrun", "comm-hooks", *words)
 
 
 def test_a_restart_measures_the_hooks_that_are_left(tmp_path: Path):
     words = ("--hidden", "16", "--steps", "20", "--checkpoint")
     unbroken = run_recipe(tmp_path / "unbroken", "comm-hooks", *words)
-    assert run_recipe(tmp_path / "broken", "comm-hooks", *words, killed_at=30).statuses.count(-9)
-    resumed = run_recipe(tmp_path / "broken", "comm-hooks", *words)
-    assert unbroken.statuses == resumed.statuses == [0, 0], resumed.outputs
-    assert resumed.losses() == {step: unbroken.losses()[step] for step in range(21, 61)}
-    assert table(resumed) == table(unbroken)
-    assert resumed.final("accuracy") == unbroken.final("accuracy")
+    again = resumed(unbroken, tmp_path / "broken", "comm-hooks", *words, killed_at=30, after=20)
+    assert table(again) == table(unbroken)
     other = run_recipe(tmp_path / "broken", "comm-hooks", *words, "--rank", "3")
     assert other.statuses == [1, 1]
     assert "is of another training: rank is 2 there, and 3 here" in other.outputs[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Ran, run_recipe
+from tests.recipe_ranks import Ran, resumed, run_recipe, same_under_torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +50,7 @@ def test_four_stages_and_one_stage_learn_what_two_do(pipeline: Ran, tmp_path: Pa
 
 
 def test_the_losses_of_a_pipeline_are_the_same_under_torchrun(pipeline: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "pipeline", *PIPELINE, launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert other.losses(1) == pipeline.losses(1)
+    same_under_torchrun(pipeline, tmp_path, "pipeline", *PIPELINE)
 
 
 def test_a_killed_pipeline_resumes_as_if_unbroken_with_other_stages_too(pipeline: Ran, tmp_path: Path):
@@ -60,17 +58,17 @@ def test_a_killed_pipeline_resumes_as_if_unbroken_with_other_stages_too(pipeline
     assert run_recipe(tmp_path, "pipeline", *words, killed_at=58).statuses.count(-9)
     (kept,) = (tmp_path / "checkpoints").iterdir()
     shutil.copytree(kept, tmp_path / "other" / "checkpoints" / kept.name)
-    resumed = run_recipe(tmp_path, "pipeline", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    assert resumed.outputs[1].startswith("rank 1: resumes gpipe after step 20 of 35\n")
-    assert resumed.losses() == {step: pipeline.losses()[step] for step in range(56, 106)}
-    assert resumed.final("accuracy") == pipeline.final("accuracy")
+    again = run_recipe(tmp_path, "pipeline", *words)
+    assert again.statuses == [0, 0], again.outputs
+    assert again.outputs[1].startswith("rank 1: resumes gpipe after step 20 of 35\n")
+    assert again.losses() == {step: pipeline.losses()[step] for step in range(56, 106)}
+    assert again.final("accuracy") == pipeline.final("accuracy")
     four = run_recipe(tmp_path / "other", "pipeline", *words, world=4)
     assert four.statuses == [0] * 4, four.outputs
-    assert four.losses() == pytest.approx(resumed.losses(), abs=1e-4)
+    assert four.losses() == pytest.approx(again.losses(), abs=1e-4)
 
-    again = run_recipe(tmp_path, "pipeline", *words)
-    assert again.final("accuracy") == pipeline.final("accuracy"), "all steps were done"
+    done = run_recipe(tmp_path, "pipeline", *words)
+    assert done.final("accuracy") == pipeline.final("accuracy"), "all steps were done"
     refused = run_recipe(tmp_path, "pipeline", *words, "--layers", "2")
     assert refused.statuses == [1, 1]
     assert "has layers 4, not 2: delete it, or name another folder\n" in refused.outputs[0]
@@ -100,20 +98,13 @@ def test_a_model_on_two_devices_learns(parallel: Ran):
 
 
 def test_the_losses_on_two_devices_are_the_same_under_torchrun(parallel: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "model-parallel", *PARALLEL, launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert [other.losses(rank) for rank in (0, 1)] == [parallel.losses(rank) for rank in (0, 1)]
+    same_under_torchrun(parallel, tmp_path, "model-parallel", *PARALLEL)
 
 
 def test_a_killed_training_on_two_devices_resumes_as_if_unbroken(parallel: Ran, tmp_path: Path):
     words = (*PARALLEL, "--checkpoint-every", "20")
-    assert run_recipe(tmp_path, "model-parallel", *words, killed_at=45).statuses.count(-9)
-    resumed = run_recipe(tmp_path, "model-parallel", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    assert list(resumed.losses()) == list(range(41, 61))
-    assert resumed.losses() == {step: parallel.losses()[step] for step in range(41, 61)}
-    assert resumed.final("accuracy") == parallel.final("accuracy")
-
+    again = resumed(parallel, tmp_path, "model-parallel", *words, killed_at=45, after=40)
+    assert list(again.losses()) == list(range(41, 61))
     path = tmp_path / "checkpoints" / "step-60.pt"
     other = run_recipe(tmp_path, "model-parallel", *words, "--first", "1")
     assert other.statuses == [1, 1]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rankdeck.recipes import two_backends
-from tests.recipe_ranks import Backend, Launcher, Ran, run_recipe, start_recipe
+from tests.recipe_ranks import Backend, Launcher, Ran, resumed, run_recipe, same_under_torchrun, start_recipe
 from tests.support import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -31,9 +31,7 @@ def test_one_trainer_learns_and_is_the_same_under_torchrun(server: Ran, tmp_path
     assert server.final("accuracy") > 0.7
     assert server.losses(1)[80] < 1.2 < 2.0 < server.losses(1)[1]
     assert set(server.losses(1, "staleness").values()) == {0}
-    other = run_recipe(tmp_path, "parameter-server", *SERVER, launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert other.losses(1) == server.losses(1)
+    other = same_under_torchrun(server, tmp_path, "parameter-server", *SERVER)
     assert other.outputs[0] == server.outputs[0]
     assert "Warning" not in "".join(other.outputs + server.outputs)
 
@@ -58,22 +56,22 @@ def break_off(folder: Path, *words: str, world: int) -> None:
 def test_a_server_that_resumes_with_one_trainer_equals_an_unbroken_one(server: Ran, tmp_path: Path):
     words = (*SERVER, "--checkpoint-every", "30")
     break_off(tmp_path, *words, world=2)
-    resumed = run_recipe(tmp_path, "parameter-server", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    assert resumed.losses(1) == {step: server.losses(1)[step] for step in range(31, 81)}
-    assert resumed.final("accuracy") == server.final("accuracy")
+    again = run_recipe(tmp_path, "parameter-server", *words)
+    assert again.statuses == [0, 0], again.outputs
+    assert again.losses(1) == {step: server.losses(1)[step] for step in range(31, 81)}
+    assert again.final("accuracy") == server.final("accuracy")
 
 
 def test_trainers_resume_where_the_server_says_and_no_step_counts_twice(tmp_path: Path):
     words = (*SERVER, "--checkpoint-every", "10")
     break_off(tmp_path, *words, world=4)
-    resumed = run_recipe(tmp_path, "parameter-server", *words, world=4)
-    assert resumed.statuses == [0] * 4, resumed.outputs
-    assert "rank 0: applied 240 updates of 3 trainers\n" in resumed.outputs[0]
+    again = run_recipe(tmp_path, "parameter-server", *words, world=4)
+    assert again.statuses == [0] * 4, again.outputs
+    assert "rank 0: applied 240 updates of 3 trainers\n" in again.outputs[0]
     for rank in (1, 2, 3):
-        (after,) = re.findall(rf"^rank {rank}: resumes after step (\d+) of 80$", resumed.outputs[rank], re.MULTILINE)
-        assert list(resumed.losses(rank)) == list(range(int(after) + 1, 81))
-    assert resumed.final("accuracy") > 0.7
+        (after,) = re.findall(rf"^rank {rank}: resumes after step (\d+) of 80$", again.outputs[rank], re.MULTILINE)
+        assert list(again.losses(rank)) == list(range(int(after) + 1, 81))
+    assert again.final("accuracy") > 0.7
 
 
 def test_a_lost_trainer_ends_the_job_with_a_line_from_the_server(tmp_path: Path):
@@ -153,18 +151,13 @@ def test_a_second_backend_that_is_not_there_is_refused_with_one_line(tmp_path: P
 
 
 def test_whatever_is_chosen_two_ranks_have_the_same_losses(two: Ran, tmp_path: Path):
-    theirs = run_recipe(tmp_path, "two-backends", *TWO, launcher="torchrun")
-    assert theirs.statuses == [0, 0], theirs.outputs
-    assert two.losses(0) == two.losses(1) == theirs.losses(0)
+    assert two.losses(0) == two.losses(1)
+    same_under_torchrun(two, tmp_path, "two-backends", *TWO)
 
 
 def test_a_killed_training_over_two_groups_resumes_as_if_unbroken(two: Ran, tmp_path: Path):
     words = (*TWO, "--checkpoint-every", "20")
-    assert run_recipe(tmp_path, "two-backends", *words, killed_at=45).statuses.count(-signal.SIGKILL)
-    resumed = run_recipe(tmp_path, "two-backends", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    assert resumed.losses() == {step: two.losses()[step] for step in range(41, 61)}
-    assert resumed.final("accuracy") == two.final("accuracy")
+    resumed(two, tmp_path, "two-backends", *words, killed_at=45, after=40)
 
 
 def test_a_message_goes_over_the_group_that_was_faster_for_the_nearest_size(monkeypatch: pytest.MonkeyPatch):

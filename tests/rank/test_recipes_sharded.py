@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import RECIPES, Gang, Ran, run_recipe
+from tests.recipe_ranks import RECIPES, Gang, Ran, run_recipe, same_under_torchrun
 from tests.support import entries
 
 pytestmark = pytest.mark.slow
@@ -48,9 +48,8 @@ def test_it_learns_with_about_half_of_the_parameters_on_each_rank(recipe: str, u
 
 
 def test_under_torchrun_it_has_the_same_losses(recipe: str, unbroken: Ran, tmp_path: Path):
-    other = run(tmp_path, recipe, "--checkpoint-every", "0", launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert [other.losses(rank) for rank in (0, 1)] == [unbroken.losses(rank) for rank in (0, 1)]
+    words = ("--steps", str(STEPS[recipe]), *WORDS[recipe], "--checkpoint-every", "0")
+    same_under_torchrun(unbroken, tmp_path, recipe, *words)
 
 
 def test_a_killed_training_resumes_as_if_unbroken_with_four_ranks_too(recipe: str, unbroken: Ran, tmp_path: Path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Ran, run_recipe
+from tests.recipe_ranks import Ran, resumed, run_recipe, same_under_torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -43,18 +43,12 @@ def test_an_average_after_each_step_equals_averaged_gradients(tmp_path: Path):
 
 
 def test_local_sgd_has_the_same_losses_under_torchrun(local: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "local-sgd", *LOCAL, "--every", "7", launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert [other.losses(rank) for rank in (0, 1)] == [local.losses(rank) for rank in (0, 1)]
+    same_under_torchrun(local, tmp_path, "local-sgd", *LOCAL, "--every", "7")
 
 
 def test_a_killed_local_sgd_resumes_as_if_unbroken(local: Ran, tmp_path: Path):
     words = (*LOCAL, "--every", "7", "--checkpoint-every", "2")
-    assert run_recipe(tmp_path, "local-sgd", *words, killed_at=40).statuses.count(-9)
-    resumed = run_recipe(tmp_path, "local-sgd", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
-    assert resumed.losses() == {step: local.losses()[step] for step in range(29, 61)}
-    assert resumed.final("accuracy") == local.final("accuracy")
+    resumed(local, tmp_path, "local-sgd", *words, killed_at=40, after=28)
 
 
 def test_digits_of_its_own_on_each_rank_make_local_sgd_worse(local: Ran, tmp_path: Path):
@@ -92,22 +86,14 @@ def test_a_world_that_shrinks_and_grows_trains_as_a_fixed_one(fixed: Ran, changi
 
 
 def test_a_world_of_changing_size_has_the_same_losses_under_torchrun(changing: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "elastic", *ELASTIC, launcher="torchrun")
-    assert other.statuses == [0, 0], other.outputs
-    assert [other.losses(rank) for rank in (0, 1)] == [changing.losses(rank) for rank in (0, 1)]
-    assert other.final("accuracy") == changing.final("accuracy")
+    same_under_torchrun(changing, tmp_path, "elastic", *ELASTIC)
 
 
 def test_a_killed_world_of_changing_size_resumes_in_its_generation_as_if_unbroken(changing: Ran, tmp_path: Path):
     words = (*ELASTIC, "--checkpoint-every", "10")
-    killed = run_recipe(tmp_path, "elastic", *words, killed_at=75)
-    assert killed.statuses == [-9, -9], killed.outputs
-    resumed = run_recipe(tmp_path, "elastic", *words)
-    assert resumed.statuses == [0, 0], resumed.outputs
+    again = resumed(changing, tmp_path, "elastic", *words, killed_at=75, after=70)
     for rank in (0, 1):
-        assert resumed.losses(rank) == {step: changing.losses(rank)[step] for step in range(71, 91)}
-        assert f"rank {rank} of 2: generation 3 of 3 goes on after step 70\n" in resumed.outputs[rank]
-    assert resumed.final("accuracy") == changing.final("accuracy")
+        assert f"rank {rank} of 2: generation 3 of 3 goes on after step 70\n" in again.outputs[rank]
 
 
 def test_a_generation_of_more_ranks_than_there_are_is_refused_with_one_line(tmp_path: Path):

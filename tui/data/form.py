@@ -11,7 +11,7 @@ from engine.core.arguments.words import misplaced, taken_apart, written
 from engine.core.errors import ProfileError
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import Place
-from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, SlurmJob, to_toml_data
+from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, to_toml_data
 from engine.core.plan.rank import with_place
 from engine.core.plan.secrets import is_secret
 from tui.data.form_lines import ARGUMENT, JOB_LINES, OWN_MODULE, OWN_SCRIPT, Values, batch_system, declared_by, fields
@@ -66,10 +66,9 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo], script: st
 
 
 def _job_values(layout: Layout) -> dict[str, str]:
-    if layout.job is None:
+    if layout.system is None:
         return {}
-    system = "slurm" if isinstance(layout.job, SlurmJob) else "pbs"
-    values = {line.id: getattr(layout.job, line.key) for line in JOB_LINES[system]}
+    values = {line.id: getattr(layout.job, line.key) for line in JOB_LINES[layout.system]}
     return {line: "" if value is None else str(value) for line, value in values.items()}
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Collection
 from functools import partial
 
-from textual import on
 from textual.app import ComposeResult
-from textual.widgets import Input
 
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.help import help_text
 from tui.widgets.key_bar import KeyBar
+from tui.widgets.search_line import SearchLine
 from tui.widgets.text_pane import TextPane
 
 
@@ -27,10 +26,8 @@ class HelpScreen(DeckScreen):
 
     def compose(self) -> ComposeResult:
         yield TextPane(id="help", ascii=self.deck.ascii)
-        search = Input(id="query", compact=True, placeholder="search for a key, an action or a term")
-        search.cursor_blink = False
-        search.display = False
-        yield search
+        words = "search for a key, an action or a term"
+        yield SearchLine("query", words, changed=self._show, done=lambda _: self.set_focus(self.query_one("#help")))
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -38,28 +35,17 @@ class HelpScreen(DeckScreen):
 
     def _show(self, query: str) -> None:
         pane = self.query_one("#help", TextPane)
-        text = partial(help_text, query, ascii=self.deck.ascii, keymap=self.deck.keymap, here=self._here)
+        text = partial(help_text, query.strip(), ascii=self.deck.ascii, keymap=self.deck.keymap, here=self._here)
         pane.show_text(text, title="Help")
         pane.scroll_home(animate=False)
 
     def action_search(self) -> None:
-        search = self.query_one("#query", Input)
-        search.display = True
-        self.set_focus(search)
-
-    @on(Input.Changed, "#query")
-    def _search_changed(self, event: Input.Changed) -> None:
-        self._show(event.value.strip())
-
-    @on(Input.Submitted, "#query")
-    def _search_done(self) -> None:
-        self.set_focus(self.query_one("#help"))
+        self.query_one(SearchLine).open()
 
     def action_close(self) -> None:
-        search = self.query_one("#query", Input)
+        search = self.query_one(SearchLine)
         if search.display:
-            search.value = ""
-            search.display = False
+            search.close()
             self.set_focus(self.query_one("#help"))
         else:
             self.dismiss()

@@ -3,10 +3,10 @@
 import time
 
 import msgspec
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from engine.core.errors import RankdeckError
 from engine.core.numbers import size_words
@@ -24,6 +24,7 @@ from tui.text.history import Look, history_details, history_heading, history_lin
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
+from tui.widgets.search_line import SearchLine
 from tui.widgets.text_pane import TextPane
 
 SORTS = ("launched", "duration", "state", "size", "starred")  # the orders that a key goes through, before the metrics
@@ -58,13 +59,11 @@ class HistoryScreen(DeckScreen):
         yield Static(id="heading", markup=False)
         yield HistoryList(id="history", empty="reading")
         yield TextPane(id="details", ascii=self.deck.ascii, focus=False)
-        search = Input(id="history-filter", compact=True, placeholder="words to look for; !word leaves out")
-        search.cursor_blink = False
-        yield search
+        words = "words to look for; !word leaves out"
+        yield SearchLine("history-filter", words, changed=self._filter_changed, done=self._filter_done)
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.query_one("#history-filter").display = False
         self._read()
         self.set_interval(READ_SECONDS, self._read_if_seen)
 
@@ -242,24 +241,19 @@ class HistoryScreen(DeckScreen):
     # --- the filter ---------------------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
-        search = self.query_one("#history-filter", Input)
-        search.display = True
-        self.set_focus(search)
+        self.query_one(SearchLine).open()
 
     def action_clear(self) -> None:
-        search = self.query_one("#history-filter", Input)
-        self._filter = search.value = ""
-        search.display = False
+        self.query_one(SearchLine).close()
+        self._filter = ""
         self._marked.clear()
         self.set_focus(self._list)
         self._show()
 
-    @on(Input.Changed)
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self._filter = event.value
+    def _filter_changed(self, words: str) -> None:
+        self._filter = words
         self._show()
 
-    @on(Input.Submitted)
-    def _filter_done(self, event: Input.Submitted) -> None:
-        event.input.display = bool(event.value)
+    def _filter_done(self, words: str) -> None:
+        self.query_one(SearchLine).display = bool(words)
         self.set_focus(self._list)

@@ -17,12 +17,13 @@ from tui.keys import first_key
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen
 from tui.screens.run_logs import RunLogs, write_file
-from tui.screens.run_ranks import RunRanks, SearchLine
+from tui.screens.run_ranks import RunRanks
 from tui.text.cells import plain_line
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
+from tui.widgets.search_line import SearchLine
 
 _NO_NAME = re.compile(r"[^\w.-]", re.ASCII)  # characters of a metric's name that do not become part of a file's
 

@@ -1,42 +1,12 @@
 """The ranks on the run screen: as a table that is sorted and filtered, or as cells by node; the cursor on one of them."""
 
 import time
-from collections.abc import Callable
-
-from textual.widgets import Input
 
 from tui.data.model import RunModel
 from tui.screens.base import DeckScreen
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
-
-
-class SearchLine(Input):
-    """Where a search or a filter is typed; esc closes it. `changed` gets every text that is typed, `done` the one that enter confirms."""
-
-    def __init__(
-        self, id: str, placeholder: str, *, changed: Callable[[str], object], done: Callable[[str], object]
-    ) -> None:
-        super().__init__(compact=True, placeholder=placeholder, id=id, classes="search-line")
-        self.cursor_blink = False
-        self.display = False
-        self._told, self._done = changed, done
-
-    def on_input_changed(self) -> None:
-        self._told(self.value)
-
-    def on_input_submitted(self) -> None:
-        self._done(self.value)
-
-    def open(self) -> None:
-        """Shows the line; the next key goes into it."""
-        self.display = True
-        self.screen.set_focus(self)
-
-    def close(self) -> None:
-        """Hides the line and forgets the typed text."""
-        self.display = False
-        self.value = ""
+from tui.widgets.search_line import SearchLine
 
 
 class RunRanks:

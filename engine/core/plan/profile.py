@@ -102,9 +102,14 @@ class Layout(Section, frozen=True, kw_only=True):
     ssh_options: tuple[str, ...] = ()
 
     @property
+    def system(self) -> Literal["slurm", "pbs"] | None:
+        """The batch system to which rankdeck submits a job; None: it submits none."""
+        return "slurm" if isinstance(self.slurm, SlurmJob) else "pbs" if isinstance(self.pbs, PbsJob) else None
+
+    @property
     def job(self) -> SlurmJob | PbsJob | None:
         """The job that rankdeck submits; None: it submits none."""
-        return next((job for job in (self.slurm, self.pbs) if isinstance(job, SlurmJob | PbsJob)), None)
+        return getattr(self, self.system) if self.system is not None else None
 
     @property
     def words(self) -> str:

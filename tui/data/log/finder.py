@@ -56,7 +56,7 @@ class LogFinder:
 
     def seek(self, text: str | None, log: MergedLog | None, origin: Origin) -> None:
         """Searches a log for a regular expression; case counts if it has capitals. None or empty ends the search. `origin`: where a new
-        search begins; one that is typed on begins where it did before."""
+        search begins; a search whose text goes on begins where it began before."""
         self._error = ""
         self.pattern = None
         self._origin = (self._origin or origin) if text else None
