@@ -62,7 +62,8 @@ def add_backend(name: str, create: Callable[..., Any], devices: list[str]) -> No
 
 
 def add_mpi(create: Callable[..., Any], creator: type, devices: list[str]) -> None:
-    """Registers the backend `mpi`. Up to torch 2.13, torch checks for this name before it looks for plugins, and creates the group by a class."""
+    """Registers the backend `mpi`. Up to torch 2.13, torch checks for this name before it looks for plugins, creates the group by a class, and
+    gives it an empty store, with which no group of another backend can be made."""
     import torch.distributed as dist
 
     c10d = dist.distributed_c10d
@@ -71,6 +72,16 @@ def add_mpi(create: Callable[..., Any], creator: type, devices: list[str]) -> No
     elif "MPI" not in dist.Backend._plugins:
         c10d.ProcessGroupMPI = creator  # type: ignore[assignment,misc]
         c10d._MPI_AVAILABLE = True
+        empty = c10d.Store
+        c10d.Store = lambda: _launchers_store() or empty()  # type: ignore[assignment,misc]
+
+
+def _launchers_store() -> Any:
+    """The store that the launcher hosts, as torchrun and rankdeck do; None if it hosts none."""
+    import torch.distributed as dist
+
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return dist.PrefixStore("default_pg", next(dist.rendezvous("env://"))[0]) if hosted else None  # type: ignore[attr-defined]
 
 
 def mpi_group() -> tuple[str, timedelta, int | None]:

@@ -9,9 +9,15 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d._tensors import DTYPE_NUMBERS, Staged, Tensors
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+_OPTIONS = tuple(
+    kind for name, kind in vars(c10d_library()).items() if name.endswith("Options") and hasattr(kind, "timeout")
+)
+"""torch's classes of options. A method may get the class of another one, such as that of several tensors for one."""
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 """Fields of torch's options by the names of its short forms."""
@@ -57,15 +63,15 @@ def operation(
     """
 
     def full(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        if not named and len(given) == leading + 1 and isinstance(given[leading], options):
+        if not named and len(given) == leading + 1 and isinstance(given[leading], _OPTIONS):
             return given
         first, rest = list(given[:leading]), given[leading:]
         first += [named.pop(word) for word in tuple(named) if word not in (*words, "opts")]
-        if len(first) > leading:
+        if len(first) > leading or len(rest) > max(1, len(words)):
             raise TypeError(f"takes {leading} arguments and {', '.join(words)}")
         if wraps and any(isinstance(one, torch.Tensor) for one in first):
             first = [[one] if isinstance(one, torch.Tensor) or one else [] for one in first]
-        if rest and (isinstance(rest[0], options) or rest[0] is None):
+        if rest and (rest[0] is None or isinstance(rest[0], _OPTIONS)):
             named["opts"], rest = rest[0], rest[1:]
         if (opts := named.pop("opts", None)) is None:
             opts = options()

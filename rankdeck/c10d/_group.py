@@ -29,7 +29,7 @@ class ProcessGroup(GroupBase):
         """Reduces one tensor over all ranks in place, by `opts.reduceOp`."""
         return self.allreduce_coalesced([only(tensors)], opts)
 
-    @operation("all_reduce", torch_options.AllreduceOptions, 1)
+    @operation("all_reduce", torch_options.AllreduceCoalescedOptions, 1)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduces several tensors at once."""
         if not tensors:

@@ -79,6 +79,7 @@ def test_torch_s_short_forms_and_functional_results_are_taken(job: Job) -> None:
     for rank in (0, 1):
         assert said(done, rank) == [
             "[3.0, 3.0]",
+            "[2.0, 2.0]",
             "[6.0, 6.0]",
             "[[3.0, 3.0], [3.0, 3.0]]",
             "[2.0, 2.0, 2.0, 2.0]",

@@ -31,6 +31,12 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
     assert [line.split()[:2] for line in said(done, 2)] == [["1", "1.0"], ["2", "2.0"]]
 
 
+def test_a_group_of_gloo_uses_the_store_that_the_launcher_hosts(job: Job) -> None:
+    done = job(2, entries("c10d/mpi_job", "a_group_of_gloo_uses_the_launchers_store"))
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["gloo 4.0"]
+
+
 @pytest.mark.parametrize("name", ["cpu:mpi", "rankdeck_mpi"])
 def test_rank_and_world_size_may_come_from_the_environment(job: Job, name: str, tmp_path: Path) -> None:
     done = job(
