@@ -514,9 +514,14 @@ def stop_often(soak: Soak, tally: Tally, dice: random.Random, stops: int) -> Non
         time.sleep(dice.uniform(0, 2))
         way = dice.choice(["stop", *WAYS]) if soak.slurm else "stop"
         if soak.slurm and way != "stop":
-            job = json.loads((soak.deck.folder(soak.run) / "job.json").read_text())["job"]
+            known = json.loads((soak.deck.folder(soak.run) / "job.json").read_text())
+            job = known["next"] or known["job"]
+            wait(partial(lambda slurm, job: slurm.state(job) == "RUNNING", soak.slurm, job), LIMIT)
             soak.slurm.run(*(word.format(job=job) for word in WAYS[way]))
-            wait(lambda: soak.deck.status(soak.run)["state"] == "failed", LIMIT)
+            if not wait(lambda: soak.deck.status(soak.run)["state"] == "failed", SLURM_LIMIT):
+                tally.say(f"no {way} within {SLURM_LIMIT:g} s")
+                soak.slurm.run("scancel", "--user=root")
+                wait(lambda: soak.deck.status(soak.run)["state"] == "failed", LIMIT)
         else:
             soak.deck("stop", soak.run, seconds=LIMIT)
         status = soak.deck.status(soak.run)
@@ -535,6 +540,9 @@ def stop_often(soak: Soak, tally: Tally, dice: random.Random, stops: int) -> Non
             tally.digests[step].add(digest)
     tally.left += [f"{one.command} ({one.pid})" for one in soak.wait_left()]
 
+
+SLURM_LIMIT = 60.0
+"""Seconds within which Slurm ends a job; else it is cancelled."""
 
 WAYS = {
     "scancel": ("scancel", "{job}"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.slurm.lab import Slurm  # noqa: E402
-from tests.support import COMMAND, LIGHT, Deck  # noqa: E402
+from tests.support import COMMAND, LIGHT, Deck, wait_until  # noqa: E402
 
 LIMIT = 180.0  # seconds for a run to start, and to end
 
@@ -206,11 +206,11 @@ def end_job(deck: Deck, slurm: Slurm, script: str, way: str, folder: Path, libra
     """Lets Slurm end the job of a submitted run in one way. Returns what is said of it."""
     write(folder, script, libraries, "slurm = { nodes = 1, ranks_per_node = 2 }")
     run = deck.launch(folder / "stops.toml", "--cold")
-    deck.wait_status(run, lambda status: (status["step"] or 0) >= 30, seconds=LIMIT)
+    wait_until(lambda: (deck.status(run)["step"] or 0) >= 30, LIMIT, f"steps of {script}")
     job = json.loads((deck.folder(run) / "job.json").read_text())["job"]
     node = slurm.run("squeue", "-h", "-j", job, "-o", "%N")
     slurm.run(*(word.format(job=job, node=node) for word in OF_SLURM[way]))
-    deck.wait_state(run, "failed", seconds=LIMIT)
+    wait_until(lambda: deck.status(run)["state"] == "failed", LIMIT, f"the end of {script}")
     return said_of(deck, run)
 
 

@@ -84,6 +84,12 @@ def test_only_a_checkpoint_of_this_run_is_set_aside(
     assert look(tmp_path, written=written)["newest"] == f"{place}/step_1.pt"
 
 
+def test_a_count_of_lightning_is_no_step(tmp_path: Path) -> None:
+    write(tmp_path / "hpc_ckpt_1.ckpt", "zip")
+    places = {"folder": str(tmp_path), "checkpoints": "", "argv": [], "begun": NOW}
+    assert find(places=places, written=[], ended=NOW, killed=False, set_aside=False)["newest"]["step"] is None
+
+
 @pytest.mark.parametrize(
     ("path", "item"),
     [

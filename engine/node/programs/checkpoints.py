@@ -20,8 +20,11 @@ Message = Dict[str, Any]
 FOLDER = re.compile(r"(?i)(?:step|iter(?:ation)?|checkpoint|ckpt|epoch)[-_=.]?\d+(?:\.\w{1,6})?$")
 """In the name of a folder that is one checkpoint."""
 
-STEP = re.compile(r"(?i)(?:step|iter(?:ation)?|checkpoint|ckpt|model)[-_=.]?(\d+)")
-"""In the name of a checkpoint: its step."""
+STEP = re.compile(r"(?i)(?<!hpc_)(?:step|iter(?:ation)?|checkpoint|ckpt|model)[-_=.]?(\d+)")
+"""In the name of a checkpoint: its step. Lightning counts its `hpc_ckpt_1`, which it writes before a job is requeued."""
+
+INCOMPLETE = "checkpoint-is-incomplete.txt"
+"""The file that transformers' Trainer keeps in a checkpoint while it writes that at SIGTERM."""
 
 LAST_TIME = 15.0
 """Seconds between the last change of a checkpoint that was being written and the end of the last rank, at most."""
@@ -94,6 +97,8 @@ class Found:
 
 def lack_of(path: str, size: int) -> str:
     """Why a file is certainly not whole; empty: nothing is known to be missing."""
+    if os.path.basename(path) == INCOMPLETE:
+        return f"it has {INCOMPLETE}"
     if size == 0:
         return "it is empty" if FILE.search(path) else ""
     if path.endswith(".distcp"):
