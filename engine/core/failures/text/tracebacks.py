@@ -61,6 +61,10 @@ _NO_MESSAGE = late(
 )
 """Ends an exception's message: a blank line, or output of other libraries."""
 
+_PARAGRAPHS = late(
+    r"torch\._(?:dynamo|inductor)\."
+)  # exceptions whose messages have empty lines: before what a compiler says
+
 
 class Traceback(msgspec.Struct, frozen=True, kw_only=True):
     """One traceback, without those it is chained to. `message`: name and message of the exception, one line or several."""
@@ -138,7 +142,7 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
                 exception = at
         elif line.startswith("Original Traceback"):
             exception = next((later for later in range(at + 1, end) if not lines[later].startswith(" ")), exception)
-        elif at > exception and _NO_MESSAGE.match(line):
+        elif at > exception and _NO_MESSAGE.match(line) and (line.strip() or not _PARAGRAPHS.match(lines[exception])):
             stop = at
             break
     body = list(lines[head : end if chained else stop])
