@@ -5,6 +5,8 @@ The steps share all that the job has on the node, so that none waits for another
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 
 from engine.core.failures.ssh import EXIT_LAUNCHER
@@ -32,12 +34,19 @@ _OF_THE_JOB = (
     *("SLURM_DISTRIBUTION", "SLURM_ARBITRARY_NODELIST", "SLURM_HOSTFILE", "SLURM_SPREAD_JOB", "SLURM_TIMELIMIT"),
     *("SLURM_LABELIO", "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_EXCLUSIVE", "SLURM_HET_SIZE"),
 )  # fmt: skip
-"""Variables that srun reads and no option overrides: they would ask for less than the job has, or for another output."""
+"""Variables that srun reads and no option overrides: they would ask for less than the job has, or for another output. The ranks get them back, by `--export`."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:+-]+")
+"""A value that `--export` takes as it is."""
 
 COMMAND = ("env", *(f"-u{name}" for name in _OF_THE_JOB), f"SLURM_EXIT_ERROR={EXIT_LAUNCHER}", "srun", *OPTIONS)
 
 
 def argv(node: str, command: Sequence[str], reach: Reach) -> list[str]:
     """The command line of a step on one node of the job `reach.slurm_job`."""
-    where = (f"--jobid={reach.slurm_job}", f"--nodelist={node}")
+    where = [f"--jobid={reach.slurm_job}", f"--nodelist={node}"]
+    if own := [f",{name}={os.environ[name]}" for name in _OF_THE_JOB if _PLAIN.fullmatch(os.environ.get(name, ""))]:
+        where.append(f"--export=ALL{''.join(own)}")
+    if name := os.environ.get("SLURM_JOB_NAME"):  # ranks see that of their step
+        where.append(f"--job-name={name}")
     return [*COMMAND, *where, "--", *with_setup(reach.setup, command)]

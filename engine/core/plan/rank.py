@@ -1,6 +1,7 @@
 """The command line and the environment of one rank of a plan."""
 
 import re
+from itertools import groupby
 
 import msgspec
 
@@ -64,6 +65,23 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
     return (*plan.launch.wrap, *wrap, *python, *target, *args)
 
 
+def task_variables(plan: LaunchPlan, place: Place) -> dict[str, str]:
+    """The variables that srun sets for a task with the place of a rank. Those of the job stay as they are."""
+    counts = [(count, len(list(same))) for count, same in groupby(len(node.ranks) for node in plan.nodes)]
+    per_node = ",".join(f"{count}(x{nodes})" if nodes > 1 else str(count) for count, nodes in counts)
+    ranks, nodes, names = str(plan.world_size), str(len(plan.nodes)), ",".join(node.name for node in plan.nodes)
+    return {
+        "SLURM_PROCID": str(place.rank),
+        "SLURM_LOCALID": str(place.local_rank),
+        "SLURM_NODEID": str(place.group_rank),
+        "SLURM_GTIDS": ",".join(map(str, plan.nodes[place.group_rank].ranks)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), ranks),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), nodes),
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_STEP_NODELIST"), names),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), per_node),
+    }
+
+
 def rank_environment(
     plan: LaunchPlan,
     place: Place,
@@ -75,6 +93,7 @@ def rank_environment(
     paths: AttemptPaths,
     generation: int = 0,
     store_key: str = "",
+    in_slurm: bool = False,
 ) -> dict[str, str]:
     """The environment of a rank, in addition to its node's.
 
@@ -87,6 +106,7 @@ def rank_environment(
         port: the store's, which runs outside the ranks.
         paths: files of this rank.
         generation: the process group that the rank starts for; above 0 if it replaces a dead rank.
+        in_slurm: whether the node's environment is that of a job of Slurm.
         store_key: secret with which rankdeck signs what it puts into the store; empty: nothing is signed.
     """
     traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
@@ -111,6 +131,7 @@ def rank_environment(
     }
     return {
         **traces,
+        **(task_variables(plan, place) if in_slurm and plan.backend.mpi is None else {}),
         **own,
         **(launcher if plan.launch.environment == "torchrun" else {}),
         "RANKDECK_RUN": run,

@@ -154,6 +154,11 @@ class Agents:
         """Whether the node is another machine."""
         return self._transports[node] != "local"
 
+    def is_in_slurm(self, node: str) -> bool:
+        """Whether the environment of the node's agent is that of a job of Slurm."""
+        transport = self._transports[node]
+        return transport == "slurm" or (transport == "local" and "SLURM_JOB_ID" in os.environ)
+
     def learn_remote(self, node: str, hello: reports.Hello) -> None:
         """Stores the paths on another machine, also for the next connection. Raises ValueError: they are not absolute paths."""
         if not (os.path.isabs(hello.folder) and os.path.isabs(hello.state)):

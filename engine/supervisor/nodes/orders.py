@@ -231,6 +231,7 @@ class Orders:
             paths=paths,
             generation=generation,
             store_key=self._store_keys.of(attempt),
+            in_slurm=self._agents.is_in_slurm(action.node),
         )
         return requests.RankToSpawn(
             rank=rank,
