@@ -18,39 +18,32 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
+from engine.planning.batch.slurm import LONGEST
 from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
 
-NEW_JOB = 10.0  # seconds after its submission in which a job that squeue does not show may still appear
+NEW_JOB = (
+    2 * LONGEST
+)  # seconds after its submission in which a job that squeue does not show may still appear: answers are used again
 
 
 def runs_and_jobs() -> list[RunSummary]:
     """The lines of `rankdeck ps`, with what Slurm says of runs that are its jobs. Asks Slurm only if there are any."""
-    found = summaries()
-    jobs = {
-        summary.run: submitted
-        for summary in found
-        if summary.state not in ENDED_WORDS and (submitted := read_submitted(_paths(summary.run))) is not None
-    }
-    if not jobs:
-        return found
-    looked = [_with_job(summary, jobs[summary.run]) if summary.run in jobs else summary for summary in found]
+    looked = [summary if summary.state in ENDED_WORDS else _with_job(summary) for summary in summaries()]
     return sorted(looked, key=lambda summary: summary.state in ENDED_WORDS)
 
 
-def _with_job(summary: RunSummary, submitted: Submitted) -> RunSummary:
+def _with_job(summary: RunSummary) -> RunSummary:
+    paths = RunPaths(runs_folder() / summary.run)
+    if (submitted := read_submitted(paths)) is None:
+        return summary
     from engine.runs.replay import is_queued
 
-    paths = _paths(summary.run)
     words = look(paths, submitted)
     if summary.state == "queued" and is_queued(paths):
         return msgspec.structs.replace(summary, reason=words)
     return summarise(paths)
-
-
-def _paths(run: str) -> RunPaths:
-    return RunPaths(runs_folder() / run)
 
 
 def look(paths: RunPaths, submitted: Submitted) -> str:

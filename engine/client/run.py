@@ -133,7 +133,10 @@ class LocalRun:
                 if host_elsewhere(self.paths):
                     await asyncio.to_thread(system.check_answers, submitted.job, patient=patient)
                 return await Connection.open(self.paths)
-            if is_in_job(submitted) and not host_elsewhere(self.paths):
+            from engine.runs.replay import leaves_job
+
+            is_here = is_in_job(submitted) and not host_elsewhere(self.paths)
+            if is_here and not await asyncio.to_thread(leaves_job, self.paths):
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
                     with contextlib.suppress(SupervisorError):  # a guard was faster

@@ -77,7 +77,7 @@ def follow_launch(
         rank_input = RankInput()
         rank = msgspec.structs.replace(profile.rank, wrap=(*rank_input.wrap, *profile.rank.wrap))
         profile = msgspec.structs.replace(profile, rank=rank)
-    started = ""
+    started = "-"
     try:
         begun = begin_launch(profile, places, cold=cold)
         if begun.is_supervised:
@@ -110,9 +110,9 @@ def _wait_for_task(claimed: Path, *, detach: bool) -> int:
     from engine.commands.show import exit_status
     from engine.runs.replay import stored_snapshot
 
-    first = wait_claimed(claimed)
-    narrate(f"task {first.task} has launched {first.run}, the run of this step; this task waits for its end")
-    paths = RunPaths(runs_folder() / str(first.run))
+    task, run = wait_claimed(claimed)
+    narrate(f"task {task} has launched {run}, the run of this step; this task waits for its end")
+    paths = RunPaths(runs_folder() / run)
     while not detach:
         if (summary := read_summary(paths)) is not None and summary.state in ENDED_WORDS:
             return exit_status(stored_snapshot(paths))

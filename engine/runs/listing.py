@@ -16,7 +16,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from engine.runs.index import Index, Stamp, stamp_of
 from engine.runs.paths import RunPaths, private_folder, runs_folder
-from engine.runs.record import host_elsewhere, read_plan, read_summary, socket_of, summary_of
+from engine.runs.record import host_elsewhere, read_plan, read_submitted, read_summary, socket_of, summary_of
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # letters of a run's id, without those that look or sound alike
 
@@ -60,26 +60,36 @@ def _has_lost_its_plan(paths: RunPaths) -> bool:
 
 
 def find_run(word: str) -> RunPaths:
-    """The run with that id or unique prefix of an id; `-`: the newest. If there are several, returns the active one. Raises
-    RunNotFoundError: none, or several."""
+    """The run with that id or unique prefix of an id, or else in the job of that number; `-`: the newest. If there are several, returns the active
+    one. Raises RunNotFoundError: none, or several."""
     if _RUN_NAME.fullmatch(word) and _launched_at(exact := RunPaths(runs_folder() / word)) is not None:
         return exact
     runs = all_runs()
     if word == "-" and runs:
         return runs[0]
     found = [run for run in runs if word and run.run.startswith(word)]
+    what = "is the beginning of {} run ids"
+    if not found and word[:1].isdecimal():
+        found, what = [run for run in runs if word in _jobs_of(run)], "is the job of {} runs"
     active = found if len(found) == 1 else [run for run in found if _is_active(run)]
     if len(active) == 1:
         return active[0]
     if found:
         some = ", ".join(run.run for run in found[:5])
-        raise RunNotFoundError(
-            f"{word!r} is the beginning of {len(found)} run ids", hint=f"type more characters: {some}"
-        )
+        raise RunNotFoundError(f"{word!r} {what.format(len(found))}", hint=f"type the id of one, or more of it: {some}")
     hint = (
         "rankdeck ps --all lists them" if runs else "no run was ever launched here; rankdeck launch PROFILE starts one"
     )
     raise RunNotFoundError(f"there is no run {word!r}", hint=hint)
+
+
+def _jobs_of(paths: RunPaths) -> set[str]:
+    """The jobs that a run is in or waits for."""
+    if (submitted := read_submitted(paths)) is not None:
+        return {submitted.job, submitted.next}
+    with contextlib.suppress(SupervisorError):
+        return {read_plan(paths).slurm_job}
+    return set()
 
 
 def _is_active(paths: RunPaths) -> bool:

@@ -15,7 +15,7 @@ from engine.core.metrics.series import SeriesDump
 from engine.core.plan.plan import LaunchPlan, with_backend, with_nodes
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
-from engine.core.run.state import RunState, waits_for_job
+from engine.core.run.state import RunState, ends_with_job, waits_for_job
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view, told_ranks
@@ -124,6 +124,12 @@ def waits_again(paths: RunPaths) -> bool:
     """Whether a run that has begun has left its job, and another one will continue it. Raises SupervisorError: its journal can't be read."""
     state = replay(read_journal(paths.journal))
     return state is not None and waits_for_job(state)
+
+
+def leaves_job(paths: RunPaths) -> bool:
+    """Whether a run is ending because Slurm ends its job. Raises SupervisorError: its journal can't be read."""
+    state = replay(read_journal(paths.journal))
+    return state is not None and ends_with_job(state)
 
 
 def stored_snapshot(paths: RunPaths) -> Snapshot:

@@ -206,17 +206,18 @@ def test_where_no_controller_answers_the_last_answer_is_told_with_its_time(
     (tmp_path / "scontrol.is").write_text(controller)
     monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
     with pytest.raises(SilentSlurmError):
-        jobs.Queue().jobs()
+        jobs.queue()
     assert jobs.silence_words("7") == "Slurm's controller does not answer"
     (tmp_path / "scontrol.is").write_text("up")
     monkeypatch.setattr(jobs, "PING_LIMIT", PATIENCE)
-    queue = jobs.Queue()
-    assert list(queue.jobs()) == ["7"]
+    monkeypatch.setattr(jobs, "_silent", float("-inf"))
+    assert list(jobs.queue()) == ["7"]
     (tmp_path / "scontrol.is").write_text(controller)
     monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
-    assert list(queue.jobs()) == ["7"], "an answer of these seconds is used again"
+    assert list(jobs.queue()) == ["7"], "an answer of these seconds is used again"
+    monkeypatch.setattr(jobs, "LONGEST", 0.0)
     with pytest.raises(SilentSlurmError):
-        queue.jobs(patience=0.0)
+        jobs.queue()
     words = jobs.silence_words("7")
     assert re.match(
         r"Slurm's controller does not answer; it was last asked at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, when job 7 waits",

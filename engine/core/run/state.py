@@ -255,6 +255,17 @@ def waits_for_job(state: RunState) -> bool:
     return isinstance(state.phase, Ended) and state.phase.outcome.word == "queued"
 
 
+def ends_with_job(state: RunState) -> bool:
+    """Whether the run is ending because Slurm ends its job; its last state is known once the job is over."""
+    match state.phase:
+        case Stopping(then=Outcome(job_ended=True)) | Clearing(then=Outcome(job_ended=True)):
+            return True
+        case Closing(outcome=outcome):
+            return outcome.job_ended
+        case _:
+            return False
+
+
 def finished(state: RunState) -> list[int]:
     """The ranks that ended by themselves with status 0."""
     return [rank for rank, phase in enumerate(state.ranks) if rank_word(phase) == "exited"]

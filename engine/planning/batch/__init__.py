@@ -73,6 +73,7 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
         # A job hands its variables down, and its own would be wrong for the next one.
         environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},
     )
+    slurm.forget_queue()
     job = said.strip().partition(";")[0]  # another cluster's name may follow
     if not system.NUMBER.fullmatch(job):
         raise CheckError(

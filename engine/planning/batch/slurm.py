@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +20,13 @@ from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partit
 from engine.core.terminal_text import visible
 from engine.gate import LAUNCHED, Permit
 from engine.linux.files import replace_file
-from engine.planning.nodes import answer, run_quickly
+from engine.linux.locks import try_lock
+from engine.planning.nodes import DEADLINE, answer, run_quickly
 from engine.runs.paths import state_folder
 from engine.runs.record import find_value
 
-PATIENCE = 5.0
-"""Seconds for which an answer of squeue is used again: the controller answers many users."""
+PATIENCE, LONGEST = 10.0, 60.0
+"""Seconds for which an answer of squeue is used again, after a change in the queue and at most: the controller answers many users."""
 
 PING_LIMIT = 1.0
 """Seconds for a controller to answer at all. Only then it is asked for jobs: squeue takes 10 s to find that none answers."""
@@ -59,10 +62,10 @@ def partitions() -> list[Partition]:
 
 
 def job(number: str) -> QueuedJob | None:
-    """A job; None: squeue does not know it. Raises the errors of `Queue.jobs`. If Slurm is silent, the error says what was known of the
+    """A job; None: squeue does not know it. Raises the errors of `queue`. If Slurm is silent, the error says what was known of the
     job."""
     try:
-        return QUEUE.jobs().get(number)
+        return queue().get(number)
     except SilentSlurmError:
         raise SilentSlurmError(silence_words(number), hint=_PING) from None
 
@@ -76,6 +79,7 @@ def check_answers(job: str, *, patient: bool) -> None:
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if Slurm does not."""
     answer(["scancel", job], LAUNCHED, hint=_HINT)
+    forget_queue()
 
 
 def last_end(job: str) -> str:
@@ -104,9 +108,10 @@ def controller() -> Controller:
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`squeue.json`: what squeue said last to any command of this user, and when, in seconds since the epoch."""
+    """`squeue-HOST.json`: what squeue said last to any command of this user there, when, and since when it says the same, in seconds since the epoch."""
 
     at: float
+    since: float
     jobs: dict[str, QueuedJob]
 
 
@@ -120,34 +125,48 @@ def silence_words(job: str) -> str:
     return words + (f", when {queue_words(known)}" if known is not None and known.state in WAITING else "")
 
 
+def forget_queue() -> None:
+    """Lets the next command ask Slurm: this one has changed the queue."""
+    _asked_file().unlink(missing_ok=True)
+
+
 def _asked_file() -> Path:
-    return state_folder() / "squeue.json"
+    return state_folder() / f"squeue-{socket.gethostname()}.json"  # a home may be shared by several clusters
 
 
-class Queue:
-    """The jobs of this user."""
+_silent = float("-inf")
+"""When no controller last answered, on the monotonic clock. So a list of many runs waits only once."""
 
-    def __init__(self) -> None:
-        self._asked = self._silent = float("-inf")
-        self._jobs: dict[str, QueuedJob] = {}
 
-    def jobs(self, patience: float = PATIENCE) -> dict[str, QueuedJob]:
-        """Every job that squeue knows, by its number; ended ones for some minutes. `patience`: seconds for which an earlier answer is good
-        enough. Raises SilentSlurmError: no controller answers. Raises CheckError: squeue does not answer."""
-        now = time.monotonic()
-        if now - self._silent < patience:
+def queue() -> dict[str, QueuedJob]:
+    """Every job that squeue knows, by its number; ended ones for some minutes. All commands of a user on this host share the answers, for longer
+    while nothing changes. Raises SilentSlurmError: no controller answers; CheckError: squeue does not answer."""
+    global _silent
+    file = _asked_file()
+    with _alone(file):
+        known = find_value(file, Asked)
+        if known and abs(time.time() - known.at) < min(LONGEST, max(PATIENCE, (known.at - known.since) / 6)):
+            return known.jobs
+        if time.monotonic() - _silent < PATIENCE or controller() != "up":
+            _silent = time.monotonic()
             raise SilentSlurmError(_SILENT, hint=_PING)
-        if now - self._asked > patience:
-            if controller() != "up":
-                self._silent = time.monotonic()
-                raise SilentSlurmError(_SILENT, hint=_PING)
-            words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
-            self._jobs = parse_queue(answer(words, LAUNCHED, hint=_HINT))
-            self._asked = time.monotonic()
-            with contextlib.suppress(OSError):
-                replace_file(_asked_file(), msgspec.json.encode(Asked(at=time.time(), jobs=self._jobs)))
-        return self._jobs
+        words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
+        jobs, now = parse_queue(answer(words, LAUNCHED, hint=_HINT)), time.time()
+        since = known.since if known and known.jobs == jobs else now
+        with contextlib.suppress(OSError):
+            replace_file(file, msgspec.json.encode(Asked(at=now, since=since, jobs=jobs)))
+        return jobs
 
 
-QUEUE = Queue()
-"""Shared by everything in this process that asks."""
+@contextlib.contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Lets one command at a time ask; the others use its answer."""
+    lock, end = None, time.monotonic() + DEADLINE
+    with contextlib.suppress(OSError):  # the file system is full, or has no locks
+        while (lock := try_lock(file.with_suffix(".lock"))) is None and time.monotonic() < end:
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)

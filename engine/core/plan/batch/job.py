@@ -1,9 +1,11 @@
 """Jobs of batch systems: the job to submit, and the state of a job in a queue."""
 
-from typing import Literal
+from functools import cache
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from engine.core.tables import read_table
 from engine.core.terminal_text import visible
 
 Scheduler = Literal["slurm", "pbs"]  # the batch systems that run jobs
@@ -12,6 +14,20 @@ SCHEDULER_NAMES: dict[Scheduler, str] = {"slurm": "Slurm", "pbs": "PBS"}
 
 _SHOW_ENDED: dict[Scheduler, str] = {"slurm": "sacct -j", "pbs": "qstat -xf"}
 """Commands that show a job that has ended; its number follows."""
+
+
+class _Words(NamedTuple):
+    """A row of a table with two columns."""
+
+    key: str
+    words: str
+
+
+@cache
+def words_in(table: str) -> dict[str, str]:
+    """A table of this package with two columns: what the second one says of the first."""
+    return dict(read_table(__package__, table, _Words))
+
 
 SCRIPT, LOG = "job.sh", "job.log"  # files in the run's folder: the batch script, and its output
 TASK_LOG = "job.out"  # the file in which PBS puts the output of tasks when the job has ended
@@ -54,17 +70,7 @@ def queue_words(job: QueuedJob) -> str:
 
 def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slurm") -> str:
     """Why a job that has ended took its run with it; `found`: what squeue or qstat still knows."""
-    words = {
-        "CANCELLED": "was cancelled",
-        "TIMEOUT": "has reached its time limit",
-        "NODE_FAIL": "lost a node",
-        "PREEMPTED": "was preempted by another job",
-        "DEADLINE": "has reached its deadline",
-        "BOOT_FAIL": "could not boot its nodes",
-        "OUT_OF_MEMORY": "ran out of memory",
-        "FAILED": "has failed",
-        "COMPLETED": "has ended",
-    }
+    words = words_in("job_ends")
     state, system = "" if found is None else found.state, SCHEDULER_NAMES[scheduler]
     if state in WAITING:
         return f"{system} has taken the nodes of job {job} away, and put it back into the queue"

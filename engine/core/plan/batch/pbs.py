@@ -6,23 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.core.plan.batch.job import LOG, SCRIPT, TASK_LOG, QueuedJob, Submission
+from engine.core.plan.batch.job import LOG, SCRIPT, TASK_LOG, QueuedJob, Submission, words_in
 from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_RANKS
 from engine.core.plan.profile import PbsJob
 
 HERE = ("layout", "pbs")
-
-_NOT_OF_QSUB = {
-    "-J": "rankdeck submits one job, not a job array",
-    "-I": 'start rankdeck inside an interactive job: layout.pbs = "current"',
-    "-o": "rankdeck sets it",
-    "-j": "rankdeck sets it",
-    "-r": "rankdeck sets it",
-    "-z": "rankdeck reads the job's number",
-    "--": "rankdeck writes the script",
-}
-
 
 _BLOCK, _NO_BLOCK = re.compile(r"(?:^|-W\s*|,)block="), "rankdeck wait waits for a run"
 """With it, qsub answers when the job has ended."""
@@ -53,7 +42,7 @@ def check(job: PbsJob, places: Places) -> None:
     if seconds is not None and job.warn >= seconds:
         raise places.error((*HERE, "warn"), f"must be less than the walltime, which is {seconds} seconds")
     for word in job.options:
-        refused = _NOT_OF_QSUB.get(word[:2], _NO_BLOCK if _BLOCK.search(word) else "")
+        refused = words_in("refused_by_pbs").get(word[:2], _NO_BLOCK if _BLOCK.search(word) else "")
         if refused:
             raise places.error((*HERE, "options"), f"{word} can't be used", hint=refused)
 

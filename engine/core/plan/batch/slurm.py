@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.core.plan.batch.job import ACTIVE, LOG, SCRIPT, QueuedJob, Submission
+from engine.core.plan.batch.job import ACTIVE, LOG, SCRIPT, QueuedJob, Submission, words_in
 from engine.core.plan.document.places import Places
 from engine.core.plan.layout import MAX_NODES
 from engine.core.plan.profile import SlurmJob
@@ -18,19 +18,6 @@ HERE = ("layout", "slurm")
 
 _SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """A job or a task of a job array. `squeue` can't mistake it for an option."""
-
-_NOT_OF_SBATCH = {
-    "array": "rankdeck submits one job, not a job array",
-    "wrap": "rankdeck writes the script",
-    "nodes": "set layout.slurm.nodes",
-    "parsable": "rankdeck sets it",
-    "test-only": "rankdeck check does that",
-    "wait": "rankdeck wait waits for a run",
-    "requeue": "set layout.slurm.on_preempt or on_node_fail",
-    "signal": "set layout.slurm.warn",
-    "no-requeue": "rankdeck sets it",
-}
-"""Options that would change what rankdeck submits, and what to do instead."""
 
 _SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
 
@@ -51,13 +38,6 @@ def _reasons() -> dict[str, _Reason]:
     return {row.reason: row for row in read_table(__package__, "slurm_reasons", _Reason)}
 
 
-_LIMITS = (
-    ("QOS", "the limit of its QOS"),
-    ("Assoc", "the limit of your account"),
-    ("MaxJobs", "the limit of your jobs"),
-)
-
-
 # --- the job of a profile ------------------------------------------------------------------------------------------------
 
 
@@ -74,8 +54,8 @@ def check(job: SlurmJob, places: Places) -> None:
         raise places.error((*HERE, "spares"), f"must be 0 to {MAX_NODES - job.nodes}, not {job.spares}")
     for word in job.options:
         name = _SHORT_OPTIONS.get(word[:2], "") or word.partition("=")[0].removeprefix("--")
-        if word.startswith("-") and name in _NOT_OF_SBATCH:
-            raise places.error((*HERE, "options"), f"{word} can't be used", hint=_NOT_OF_SBATCH[name])
+        if word.startswith("-") and (instead := words_in("refused_by_slurm").get(name)):
+            raise places.error((*HERE, "options"), f"{word} can't be used", hint=instead)
 
 
 def submission_of(job: SlurmJob, ranks: int, *, name: str, command: Sequence[str]) -> Submission:
@@ -127,8 +107,9 @@ def parse_queue(text: str) -> dict[str, QueuedJob]:
 def _reason_words(job: str, reason: str) -> tuple[str, str]:
     """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
     plain = reason.split(",")[0].strip("() ")
-    limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
-    _, meaning, helps = _reasons().get(plain, ("", f"{limit} is reached" if limit else "", ""))
+    known = _reasons()
+    begin = next((name for name in known if name.endswith("*") and plain.startswith(name[:-1])), "")
+    _, meaning, helps = known.get(plain) or known.get(begin) or ("", "", "")
     return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
 
 
