@@ -199,26 +199,18 @@ def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, write_script
 # --- names
 
 
-def test_a_run_goes_by_any_unique_beginning_and_by_a_dash(rankdeck, write_script, write_profile):
-    script = write_script("hello.py", "print('hello')")
-    first = rankdeck.launch(write_profile(script, name="alpha"))
-    rankdeck("wait", first)
-    second = rankdeck.launch(write_profile(script, name="beta"))
-    rankdeck("wait", second)
-    assert rankdeck.status("al")["run"] == first
-    assert rankdeck.status("b")["run"] == second
-    assert rankdeck.status(second)["run"] == second
-    assert rankdeck.status("-")["run"] == second
-
-
-def test_a_beginning_of_several_runs_is_refused_and_they_are_named(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("hello.py", "print('hello')"), name="twin")
-    runs = [rankdeck.launch(profile), rankdeck.launch(profile)]
-    for run in runs:
-        rankdeck("wait", run)
-    done = rankdeck("status", "twin")
+def test_a_run_goes_by_its_id_by_any_unique_beginning_and_by_a_dash(rankdeck, write_script, write_profile):
+    script, runs = write_script("hello.py", "print('hello')"), []
+    for name in ("alpha", "beta", "beta"):
+        runs.append(rankdeck.launch(write_profile(script, name=name)))
+        rankdeck("wait", runs[-1])
+    longer = rankdeck.launch(write_profile(script, name=runs[0]))
+    rankdeck("wait", longer)
+    assert [rankdeck.status(word)["run"] for word in (*runs, "-")] == [*runs, longer]
+    assert rankdeck.status(longer[:-1])["run"] == longer
+    done = rankdeck("status", "b")
     assert done.returncode == 2
-    assert all(run in done.stderr for run in runs)
+    assert all(run in done.stderr for run in runs[1:])
 
 
 @pytest.mark.parametrize("word", ["", "nobody", "-", "../../etc", "a/b", "%s", "é"])
@@ -226,15 +218,6 @@ def test_a_run_that_does_not_exist_is_a_usage_error(rankdeck, word):
     done = rankdeck("status", "--", word)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-
-
-def test_a_run_whose_name_is_a_whole_beginning_of_another_is_found(rankdeck, write_script, write_profile):
-    script = write_script("hello.py", "print('hello')")
-    first = rankdeck.launch(write_profile(script, name="a"))
-    rankdeck("wait", first)
-    longer = rankdeck.launch(write_profile(script, name=first))
-    rankdeck("wait", longer)
-    assert rankdeck.status(first)["run"] == first
 
 
 # --- ps
