@@ -8,6 +8,7 @@ from textual.worker import Worker, WorkerState
 
 from engine.client.protocols import EngineClient
 from tui.deck import Deck
+from tui.screens.confirm import ConfirmScreen
 
 
 class DeckScreen(Screen[None]):
@@ -57,6 +58,15 @@ class DeckScreen(Screen[None]):
 
     def say(self, text: str, *, error: bool = False) -> None:
         self.deck.say(text, error=error)
+
+    def ask(self, question: ConfirmScreen, then: Callable[[], object]) -> None:
+        """Asks, and does something after a yes."""
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                then()
+
+        self.app.push_screen(question, answered)
 
     def action_close(self) -> None:
         self.dismiss()

@@ -1,5 +1,7 @@
 """A profile as a form, with its plan beside it: new, edit, duplicate."""
 
+from functools import partial
+
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -63,16 +65,12 @@ class EditScreen(DeckScreen):
     @on(CommandLine.Pasted)
     def _command_pasted(self, message: CommandLine.Pasted) -> None:
         """Fills the form from a launch command; asks first if something would be lost."""
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.deck.open_command(message.text)
-
+        fill = partial(self.deck.open_command, message.text)
         if self.form.is_changed:
             detail = "A form of the pasted command takes the place of this one. Your changes are lost."
-            self.app.push_screen(ConfirmScreen("Fill the form again?", detail, do="Fill"), answered)
+            self.ask(ConfirmScreen("Fill the form again?", detail, do="Fill"), fill)
         else:
-            self.deck.open_command(message.text)
+            fill()
 
     # --- typing -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The history: every run that is kept, sorted and filtered, to compare, launch again, annotate and remove."""
 
 import time
+from functools import partial
 
 import msgspec
 from textual import work
@@ -221,12 +222,8 @@ class HistoryScreen(DeckScreen):
         more = f"\nand {len(chosen) - MOST_NAMED} more" if len(chosen) > MOST_NAMED else ""
         size = size_words(sum(entry.size or 0 for entry in chosen))
         detail = f"Logs, curves and checkpoints are deleted: {size}.\n{names}{more}"
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._remove(chosen)
-
-        self.app.push_screen(ConfirmScreen(f"Delete {count(len(chosen), 'run')}?", detail, do="Delete"), answered)
+        question = ConfirmScreen(f"Delete {count(len(chosen), 'run')}?", detail, do="Delete")
+        self.ask(question, partial(self._remove, chosen))
 
     @work(group="remove", exit_on_error=False)
     async def _remove(self, chosen: list[HistoryEntry]) -> None:

@@ -143,13 +143,9 @@ class RunActs:
         if run is None or self._link.client is None:
             return
         if run.state == "succeeded":
-            self._screen.app.push_screen(again_question(run), self._again_answered)
+            self._screen.ask(again_question(run), self._again)
         else:
             self._ask(partial(restart_act, client=self._link.client))
-
-    def _again_answered(self, yes: bool | None) -> None:
-        if yes:
-            self._again()
 
     def action_kill(self) -> None:
         view = self._model.rank(self._rank())
