@@ -1,7 +1,5 @@
 """Fixtures: a private home for runs, the command in it, and the proof that no test leaves a process behind."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

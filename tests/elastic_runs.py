@@ -3,8 +3,6 @@
 Where there is a file `hold`, the training waits before its last step: it must not end before a test has done all that it wants.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

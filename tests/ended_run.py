@@ -1,7 +1,5 @@
 """The files of a run that has ended: two ranks of the recipe `linear` on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The fixture `fake_pbs`: PBS's commands on the PATH, and nodes that are folders of this machine. `tests/bin/pbs.py` says what they do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

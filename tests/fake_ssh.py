@@ -3,8 +3,6 @@
 A conftest imports it together with `fake_ssh_hosts`, which fails a test that leaves a process on a host.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -8,8 +8,6 @@ What belongs to the process before stays alive, unused, below it: nothing of it 
 What can't be had by a fork is executed as usual: another Python, variables that Python or torch read when they start, a preload.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import gc

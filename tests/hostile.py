@@ -1,7 +1,5 @@
 """Profiles of a stranger with every key of the schema set, and a fixture in which every process start and every connect fails."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import types

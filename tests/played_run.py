@@ -1,7 +1,5 @@
 """A supervisor's runner whose agents are played by a test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command in a terminal of its own, as a person uses it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

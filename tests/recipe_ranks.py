@@ -7,8 +7,6 @@
 Every process of tests has one template, so a rank costs milliseconds. Give all runs that share checkpoints the same folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What the tests of agent, command line and faults share: waiting, looking for processes, and running the command."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

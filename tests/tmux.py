@@ -1,7 +1,5 @@
 """A real terminal for tests: a session of tmux."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

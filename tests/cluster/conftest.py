@@ -1,7 +1,5 @@
 """A cluster for all tests of a worker, made once and healed after each; and the proof that no test leaves a process on a node."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator

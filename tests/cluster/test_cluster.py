@@ -1,7 +1,5 @@
 """The cluster is what other tests take it for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Runs on nodes that are reached by ssh: from launch to end, and every way in which a link or a node fails meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

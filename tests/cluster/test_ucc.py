@@ -1,7 +1,5 @@
 """Runs over ucc on several nodes, which UCX takes for machines of their own; and a node that lacks a part of the library."""
 
-from __future__ import annotations
-
 import subprocess
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which backend a launch takes: what can't run is said, with the next step, and another takes over where the profile has one."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`rankdeck bench`, with real ranks over real backends."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

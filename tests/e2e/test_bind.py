@@ -1,7 +1,5 @@
 """`layout.bind`: ranks are bound to cores from their first instruction on, however they start."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

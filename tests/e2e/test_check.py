@@ -1,7 +1,5 @@
 """`rankdeck check`: what a launch would trip over is found before it, on this machine and on others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`rankdeck compare`: results side by side, and what differs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

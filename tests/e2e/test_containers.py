@@ -1,8 +1,6 @@
 """`launch.wrap`: ranks and their store run in a container, the agent outside. The container is a stand-in: a script that changes the
 environment, or one called apptainer that makes namespaces."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

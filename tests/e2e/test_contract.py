@@ -1,7 +1,5 @@
 """What a rank finds when it starts: torchrun's environment, its own script folder, its arguments, and no secret elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

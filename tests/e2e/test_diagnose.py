@@ -1,7 +1,5 @@
 """`rankdeck diagnose`: a run that holds, one that has ended, one that never began, and the log of a real torchrun."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The supervisor that `run` and `launch` start before they plan: it takes the run, or ends."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A rank dies, a new process takes its place, the others keep their process, and the result is what it would have been."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`rankdeck env`, and what `plan`, `launch` and `check` say of variables that do nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Curves of a run that goes on, for other programs."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """What somebody meets who starts a script for the first time: a failure, its cause, a question, a pipe."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """How busy and how full the ranks' GPUs are: from a node's NVML to `status`, and nowhere into the run's files."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks that hang and losses that are not finite, in real runs."""
 
-from __future__ import annotations
-
 from tests.support import entries, wait_until
 
 STEPS = entries("e2e/health", "steps")

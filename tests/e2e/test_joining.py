@@ -1,7 +1,5 @@
 """Who has joined the process group, and who has not, is told while ranks wait for each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The tutorial's way from a hang to the next run, in a real terminal, with the keys that it names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`rankdeck launch`: what it prints, what it ends with, and Ctrl-C. Real ranks without torch."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """What ranks print is kept byte for byte, and `rankdeck logs` gives it back."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The backend mpi: mpirun knows the ranks, and all else is as with any other backend."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """nccl on the GPUs of this machine: where there are none, all of this skips."""
 
-from __future__ import annotations
-
 import json
 import re
 

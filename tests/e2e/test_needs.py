@@ -1,7 +1,5 @@
 """A torch or a Python that is too old for the ranks is refused by name, by `check` and at launch."""
 
-from __future__ import annotations
-
 import venv
 from pathlib import Path
 

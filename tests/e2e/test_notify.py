@@ -1,7 +1,5 @@
 """What a followed launch tells the user's command, and their webhook, of the end of a run."""
 
-from __future__ import annotations
-
 import json
 import stat
 import threading

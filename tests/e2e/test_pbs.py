@@ -1,7 +1,5 @@
 """Runs in a job of a fake PBS: nodes that only its tasks reach, which have no input and whose output goes elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

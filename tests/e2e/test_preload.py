@@ -1,7 +1,5 @@
 """`launch.preload`: modules are imported once, before ranks are forked; one that ranks can't share is left out, and the launch goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

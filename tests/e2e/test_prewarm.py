@@ -1,7 +1,5 @@
 """A launch that was got ready for starts at once; one that never comes leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Profiles on the command line: where they are found, what is wrong with them, `--set`, `--help` and completion."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`rankdeck run` and `rankdeck new`: a program without a profile, and a new profile of one."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.support import entries

@@ -1,7 +1,5 @@
 """What follows when a rank fails: hold, stop, restart; `restart`, `stop`, `kill` and `clean`. Ranks without torch."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """The app in a browser: who is let in, and that no process outlives its browser. The browser is aiohttp's client with a screen of pyte."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """The one launch of `make quick`: the shipped profile `smoke`, from the command to the last number."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import wait_until

@@ -1,7 +1,5 @@
 """`rankdeck stacks` shows where every rank is, also one that hangs in a collective, and harms nobody."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

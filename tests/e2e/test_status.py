@@ -1,7 +1,5 @@
 """`rankdeck status` and `rankdeck ps`, runs by name, and the numbers that they show."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

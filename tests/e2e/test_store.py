@@ -1,7 +1,5 @@
 """A store or an agent that ends before the ranks have met ends the attempt: torch would let ranks wait for minutes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The whole way of a user, in a real terminal: launch, watch, lose a rank, bring it back, leave, come back."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The app in terminals of several names, and in a tmux that is detached and attached again."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

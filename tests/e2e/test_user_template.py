@@ -3,8 +3,6 @@
 A package of a few lines stands in for torch.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A rank that is forked from the template is what `python script.py` would be: every case runs both ways."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

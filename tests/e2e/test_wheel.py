@@ -1,7 +1,5 @@
 """What an installed rankdeck has with it: profiles, recipes, the text they train on, the app's style sheet."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Whatever of rankdeck is killed while ranks run: no rank dies, nothing is lost, and the run ends as it should."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

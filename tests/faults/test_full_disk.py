@@ -1,7 +1,5 @@
 """A full disk: nothing is corrupt, ranks train on, and what can't be written or started waits until there is room."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

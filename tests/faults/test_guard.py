@@ -1,7 +1,5 @@
 """A supervisor that dies comes back without anybody asking for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Two login nodes share a home: what may be done on one of them to a run whose supervisor is on the other."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A login ends, and with it its processes or its runtime folder; the run must not go with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A rank dies after other processes of rankdeck have died: the ranks meet again in one generation, or all start again."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

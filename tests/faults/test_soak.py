@@ -1,7 +1,5 @@
 """Random faults, as `benchmarks/soak.py` makes them, for a short while."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The template dies, can't fork, or never becomes warm: no rank is lost, and every run ends as it should."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

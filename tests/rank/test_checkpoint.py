@@ -1,7 +1,5 @@
 """`rankdeck.checkpoint`: whatever kills the process that writes, the newest whole checkpoint is found."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """The parts of `rankdeck.elastic` that need no second process; the rest is in tests/e2e/test_elastic.py."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import linecache
 import queue

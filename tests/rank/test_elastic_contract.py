@@ -1,7 +1,5 @@
 """One kill of each script of the contract of elastic states; `benchmarks/elastic_states.py` makes all of them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

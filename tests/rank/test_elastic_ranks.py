@@ -1,7 +1,5 @@
 """What survivors and newcomers of an elastic training do when something goes wrong while a generation forms."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the end of a forked rank does not free. tests/e2e/test_warm.py compares such ends with those of the interpreter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`import rankdeck`: metrics that never disturb a training, and a process group with the run's settings."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

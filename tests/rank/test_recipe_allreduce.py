@@ -1,7 +1,5 @@
 """The recipe `allreduce`: its options, what its times come to, and a short run over each backend."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe `ddp-cnn`: batch normalization over ranks, saved weights, workers of the DataLoader, and resuming."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

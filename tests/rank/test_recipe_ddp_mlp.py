@@ -1,7 +1,5 @@
 """The recipe `ddp-mlp`: it learns everywhere, resumes to the last bit, and counts every held-out image once."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe `spawn`: processes inside ranks, by each way to start them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recipes: shards without overlap, real runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

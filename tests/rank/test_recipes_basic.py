@@ -1,7 +1,5 @@
 """The recipes `hello` and `collectives`: what they print, over each backend and by each way to meet."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

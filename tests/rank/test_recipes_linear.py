@@ -1,7 +1,5 @@
 """The recipes `linear-allreduce` and `linear-hooks`: they learn, and do so as DistributedDataParallel does, step for step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

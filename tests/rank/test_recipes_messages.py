@@ -1,7 +1,5 @@
 """The recipes `comm-hooks` and `var-gather`: what is sent, what is saved, and that it is right."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

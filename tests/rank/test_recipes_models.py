@@ -1,7 +1,5 @@
 """The recipes `pipeline` and `model-parallel`, which cut a model: they learn as the whole model does, over each backend."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

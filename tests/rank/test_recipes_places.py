@@ -3,8 +3,6 @@
 The ranks of a place run all recipes one after the other. So each also finds what those before it have left behind.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The recipes `parameter-server` and `two-backends`: what holds although timing decides, and an end in bounded time."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

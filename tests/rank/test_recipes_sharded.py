@@ -1,7 +1,5 @@
 """`fsdp-gpt` and `tensor-parallel`: they learn over each backend; sharded checkpoints resume on more ranks and survive faults."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipes `local-sgd` and `elastic`: averages now and then equal those of each step; a world of changing size trains as a fixed one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 as from a supervisor. Log files are real files.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """What a rank may write to hurt a terminal or an app."""
 
-from __future__ import annotations
-
 CORPUS: dict[str, bytes] = {
     "a megabyte": b"text " * 200_000,
     "a megabyte of escapes": b"text" + b"\x1b[31m" * 200_000,

@@ -1,7 +1,5 @@
 """What a test of the app looks at, and how it waits: for conditions with a deadline, never for time to pass."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

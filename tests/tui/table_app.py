@@ -1,7 +1,5 @@
 """An app that has nothing but the table of ranks, and rows for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real terminal for tests: a pty, what a program wrote to it, and the screen that this makes."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The app as a whole: themes, the palette, leaving, and what it needs to be fast and quiet."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

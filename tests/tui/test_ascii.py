@@ -1,7 +1,5 @@
 """With `--ascii`, every screen is drawn with ASCII characters alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

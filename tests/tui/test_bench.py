@@ -1,7 +1,5 @@
 """The results of a run that measures collectives: the table, the curves, and the keys between them."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """Curves: what many points come to on a few columns, and when they are drawn."""
 
-from __future__ import annotations
-
 import math
 import threading
 from typing import Any

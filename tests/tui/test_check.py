@@ -1,7 +1,5 @@
 """The check of a profile's nodes: opened from home, filled in live, one cell told of in words."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The widgets and the driver in a real terminal, which is exchanged, stopped and lied to."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

@@ -1,7 +1,5 @@
 """The form: what it shows of a profile, what it makes of what is typed, and that nothing is lost."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The app in a stranger's folder starts nothing, wherever the cursor rests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

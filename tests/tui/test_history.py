@@ -1,7 +1,5 @@
 """The history of runs and the comparison: what is listed, and that keys act on the run under the cursor or on marked ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The home screen: profiles, their plans, runs, and what enter does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

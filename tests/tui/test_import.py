@@ -1,7 +1,5 @@
 """A launch command that is pasted becomes a form, and starts nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of keys: everything in it is bound, explained and shown where it does something."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lines of files that grow, in memory that does not."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

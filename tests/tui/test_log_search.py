@@ -1,7 +1,5 @@
 """Searching logs of any size: expressions, blocks, and the order of matches in several files."""
 
-from __future__ import annotations
-
 import random
 import re
 import threading

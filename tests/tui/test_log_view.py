@@ -1,7 +1,5 @@
 """The log view: what stands where while files grow."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The fold of a run's messages into what the screen shows."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

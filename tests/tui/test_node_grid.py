@@ -1,7 +1,5 @@
 """The ranks by node: boxes that share a width, cells that show what stands out, one cursor with the table."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

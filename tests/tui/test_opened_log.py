@@ -1,7 +1,5 @@
 """`rankdeck diagnose --open`: the app shows the log of another job as a run that has ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

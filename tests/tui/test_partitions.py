@@ -1,7 +1,5 @@
 """The choice of one of Slurm's partitions in the form, by what is free there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

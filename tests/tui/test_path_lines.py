@@ -1,7 +1,5 @@
 """Paths in the form: the rest of what is typed, and a list of scripts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

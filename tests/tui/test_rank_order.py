@@ -1,7 +1,5 @@
 """The order of the ranks in their table, and its filter."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

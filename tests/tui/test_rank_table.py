@@ -1,7 +1,5 @@
 """The table of ranks."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

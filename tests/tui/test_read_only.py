@@ -1,7 +1,5 @@
 """An app that only watches: no key changes anything, and the engine behind it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recipes in the app: their arguments as lines of the form, what each shows and takes, and the script."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The run screen: what it shows of a run, and what its keys do to it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -1,7 +1,5 @@
 """Keys and theme of the user's settings: bound, shown, explained, and refused where they can't be."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

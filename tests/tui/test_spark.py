@@ -1,7 +1,5 @@
 """Small curves over a whole run, and how charts are drawn."""
 
-from __future__ import annotations
-
 import math
 
 from engine.core.metrics.series import Series

@@ -1,7 +1,5 @@
 """A series of numbers in one line of text."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The stacks of a run: taken when asked for, shown as text, taken again."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

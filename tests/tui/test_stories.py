@@ -18,8 +18,6 @@ After it come keys and looks; a look waits for what it says, except those that b
     left, parting TEXT  the app ends, and prints this text or nothing
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

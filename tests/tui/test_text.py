@@ -1,7 +1,5 @@
 """What reaches a terminal of what ranks wrote, and how numbers look."""
 
-from __future__ import annotations
-
 import math
 import time
 

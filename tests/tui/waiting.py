@@ -1,7 +1,5 @@
 """How tests of single widgets wait: for conditions with a deadline, never for time to pass."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@
 counted on the screen; ctrl+q leaves.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

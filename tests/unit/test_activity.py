@@ -1,7 +1,5 @@
 """What a run is doing and what a restart would do, as fields for decisions and as sentences for people."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

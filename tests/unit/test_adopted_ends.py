@@ -1,7 +1,5 @@
 """How the end of a rank is learned that is no child of the agent."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

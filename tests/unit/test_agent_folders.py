@@ -1,7 +1,5 @@
 """The socket of an agent, where its disk is full."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

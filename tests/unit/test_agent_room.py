@@ -1,7 +1,5 @@
 """What an agent is asked to start waits while the disk or the quota of its folder is full."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What `backend.name` may be."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.core.plan.environment import backends_in

@@ -1,7 +1,5 @@
 """Bars of ranks below the output on a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

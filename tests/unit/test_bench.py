@@ -1,7 +1,5 @@
 """Measured collectives: sizes, bandwidths, what is taken for a result, and how runs stand beside each other."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -6,8 +6,6 @@ one process with its `status`, or of several in `[[case.status]]`; `log`: of a w
 begin a word of what is said), `cause_none` (known wrong answers), `rank`, `exception` (must be shown), `cause` (the id), `says` (a part of what is said).
 """
 
-from __future__ import annotations
-
 import re
 import time
 import tomllib

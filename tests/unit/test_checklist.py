@@ -1,7 +1,5 @@
 """What `rankdeck check` prints of several nodes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Which checkpoints the agent finds at the end of an attempt, and which are torn; what the run says about them."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """Copied text: tmux's buffer, and what a terminal takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui.data.clipboard import MOST, fits_terminal, to_tmux

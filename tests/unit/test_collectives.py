@@ -1,7 +1,5 @@
 """What ranks tell of their process groups becomes a sentence on who waits for whom."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What differs between runs: settings, plan, code, versions and environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a supervisor asks of a node that has connected again: a runner, with nodes that are played."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.core.run import events as ev

@@ -1,7 +1,5 @@
 """Which CPUs ranks get, on machines that are drawn as folders of sysfs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A defect in how a supervisor handles what agents report."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

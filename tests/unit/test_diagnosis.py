@@ -1,7 +1,5 @@
 """How a failed rank is explained, from what Python, torch and the kernel really say."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the documentation says is there, is there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which file of a traceback is opened, and with which command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the agent tells of a rank's end: whether it was told to stop before."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

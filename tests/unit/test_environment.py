@@ -1,7 +1,5 @@
 """Environment variables: what is known of them agrees with what is installed, and only what is wrong is warned of."""
 
-from __future__ import annotations
-
 import importlib.util
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Event files are found by their names: those of the run's ranks, wherever they lie in the working directory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

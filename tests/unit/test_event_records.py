@@ -1,7 +1,5 @@
 """Event files of TensorBoard: what its writer has written, read in pieces, damaged and foreign files, and what becomes of their scalars."""
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

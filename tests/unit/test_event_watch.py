@@ -1,7 +1,5 @@
 """The supervisor reads event files beside its work: a file server that hangs stops neither a look nor the end of an attempt."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading

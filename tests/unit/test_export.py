@@ -1,7 +1,5 @@
 """Exports of a run: curves for other programs, a chart, and a report in which nothing that ranks wrote can act."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The fake ssh is to a caller what ssh is."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

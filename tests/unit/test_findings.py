@@ -1,7 +1,5 @@
 """Checks of nodes: what nodes answer, and what a user is told of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A followed run while Ctrl-C's question is on the terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Nothing starts and nothing connects for a profile of a folder that the user has neither launched nor trusted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What a node may say of its ranks' GPUs, and when what it said holds no more: a supervisor's runner, with nodes that are played."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any, Literal
 

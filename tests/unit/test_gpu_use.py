@@ -1,7 +1,5 @@
 """What a node says of its GPUs, which may be anything."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.core.metrics.resources import MAX_BYTES, GpuUse, read_use

@@ -1,7 +1,5 @@
 """The processes that start the next supervisor."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

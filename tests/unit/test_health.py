@@ -1,7 +1,5 @@
 """Ranks that hang or lag, and curves that go wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What follows when ranks hang or a loss is not finite: marks, events, and `launch.on_nan`."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import signal

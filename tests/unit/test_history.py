@@ -1,7 +1,5 @@
 """The history of runs: what differs between settings, order and filter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from engine.core.plan.document.reading import profile_from_data

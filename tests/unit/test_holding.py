@@ -1,7 +1,5 @@
 """When a run that holds ends by itself, and when it lets go of what it has in memory."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

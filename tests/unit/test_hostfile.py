@@ -1,7 +1,5 @@
 """Hostfiles as Open MPI, MPICH, DeepSpeed and PBS write them."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What must stay light and what must stay pure: seen in fresh processes, and in the source of the core."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

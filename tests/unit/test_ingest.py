@@ -1,7 +1,5 @@
 """The files of ranks become curves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

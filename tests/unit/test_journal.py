@@ -1,7 +1,5 @@
 """The journal: what a crash or a faulty node leaves of its last line."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands of other launchers become profiles: what they say, what is left out, and where what can't be read stands."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """A launch on one node says what will end its ranks or slow them down: the end of a login, and limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

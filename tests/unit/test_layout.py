@@ -1,7 +1,5 @@
 """Which rank runs where, for any layout."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """The package that ranks on this machine import: one for all runs of a version."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

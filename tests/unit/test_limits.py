@@ -1,7 +1,5 @@
 """Limits of a node, read from faked files of the kernel."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

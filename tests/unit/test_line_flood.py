@@ -1,7 +1,5 @@
 """A flood of like lines loses nothing that a curve shows."""
 
-from __future__ import annotations
-
 import math
 import re
 

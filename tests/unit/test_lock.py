@@ -1,7 +1,5 @@
 """The lock of a run."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

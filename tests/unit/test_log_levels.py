@@ -1,7 +1,5 @@
 """Which level a line of output has."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """The order of the ranks' output: noted as files grow, and replayed from it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

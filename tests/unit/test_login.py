@@ -1,7 +1,5 @@
 """Whether processes outlive a login, read from faked files of systemd."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from pathlib import Path

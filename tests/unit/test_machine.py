@@ -1,7 +1,5 @@
 """The state machine: every event in every phase."""
 
-from __future__ import annotations
-
 import itertools
 import typing
 from collections.abc import Callable

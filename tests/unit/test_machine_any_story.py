@@ -1,7 +1,5 @@
 """The state machine: any story that faithful agents can tell."""
 
-from __future__ import annotations
-
 import itertools
 import typing
 from collections import deque

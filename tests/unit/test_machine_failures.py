@@ -1,7 +1,5 @@
 """The state machine: what follows when a rank fails: another backend, a restart, or what the profile says."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.core.run import actions as act

@@ -1,7 +1,5 @@
 """The state machine: nodes, their links and the store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The state machine: dead ranks rejoin alone."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable
 

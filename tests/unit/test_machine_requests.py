@@ -1,7 +1,5 @@
 """The state machine: what users ask for."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.core.run import actions as act

@@ -1,7 +1,5 @@
 """Commands that start nothing have a limit of memory."""
 
-from __future__ import annotations
-
 import resource
 import sys
 

@@ -1,7 +1,5 @@
 """What `MetricReader` takes from plain output, whatever the framework, and that no output can hurt it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """The command lines of Open MPI and MPICH, and how one tells which is there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes from files, groups and batch systems: a hostfile on disk, a real ClusterShell, and a `squeue` on PATH."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """When a user is told of a run, and what their terminal and their command get."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a run was launched from: the commit, the changes, and nothing of a strange repository is ever run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

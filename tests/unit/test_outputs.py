@@ -1,7 +1,5 @@
 """What is read from the output of programs: `tests/data/outputs`, whose README has the schema."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The tables of words and patterns that lines of output are read with."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

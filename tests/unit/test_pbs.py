@@ -1,7 +1,5 @@
 """Tasks of a PBS job: their command line, the proof between their two ends, and why there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import re

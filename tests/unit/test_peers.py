@@ -1,7 +1,5 @@
 """A process of another user at the other end of a socket: of mpirun's processes, and of a template."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """What would run is what runs: argv, environment, ranks. The environment is torchrun's contract."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which backend a plan is made on: the first that can run, and why not the others. Nodes are played."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Folders of a user in /tmp, where others may be first: those of agents on nodes, and those of commands and supervisors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """What a node may say of its ranks' processes, and when it holds no more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

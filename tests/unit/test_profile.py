@@ -1,7 +1,5 @@
 """A profile is accepted whole, or refused with one sentence that says where and what."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

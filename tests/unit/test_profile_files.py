@@ -1,7 +1,5 @@
 """Profiles on the disk: the mode of what is saved."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

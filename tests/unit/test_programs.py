@@ -1,7 +1,5 @@
 """Profiles of programs that are named on the command line."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

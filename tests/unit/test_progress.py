@@ -1,7 +1,5 @@
 """Which count is that of the training, steps over epochs, and a throughput that nothing prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a Prometheus server is told, and on which addresses."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

@@ -1,7 +1,5 @@
 """Output of a rank on a full disk: what does not fit is lost, and the script goes on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

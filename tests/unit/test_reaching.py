@@ -1,7 +1,5 @@
 """How a command reaches the supervisor of a run, where another process is starting one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What comes from ranks, files and profiles can fail a reading, never the supervisor."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

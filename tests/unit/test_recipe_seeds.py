@@ -1,7 +1,5 @@
 """Seeds of the recipes' random draws."""
 
-from __future__ import annotations
-
 from rankdeck.recipes._seeds import seed_at
 
 

@@ -1,7 +1,5 @@
 """The declarations of the recipes: what their scripts say, what the engine reads from the source, and that both refuse the same."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """`rankdeck recipes`: the list, a script, and a user's own that begins with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What front ends see of ranks that wait for a rejoin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.core.metrics.lines.reader import MetricReader

@@ -1,7 +1,5 @@
 """A launch is not refused because a node once answered too late."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -1,7 +1,5 @@
 """What counts as saving after a rank was told to stop."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

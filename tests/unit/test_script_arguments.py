@@ -1,7 +1,5 @@
 """The command line of a user's script, read from its source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which installed modules a script uses, as rank 0 tells."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What looks like a secret is hidden wherever rankdeck shows variables, arguments, shell lines and settings."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

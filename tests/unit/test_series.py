@@ -1,7 +1,5 @@
 """A curve of any length stays small, and neither a spike nor a NaN is lost."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

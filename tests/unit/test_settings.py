@@ -1,7 +1,5 @@
 """The user's settings: what is read, what is refused and at which line."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What killed ranks have left in shared memory."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a site's administrators limit for all users."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Steps of a Slurm job: their command line, and what srun says if there is none. Recorded from Slurm 22.05."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

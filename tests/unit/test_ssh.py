@@ -1,7 +1,5 @@
 """Why a node has no agent is told from what ssh, shells, PAM and Python really say."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A command arrives on a node as it was meant, whatever shell the user has there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

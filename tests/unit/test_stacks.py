@@ -1,7 +1,5 @@
 """Dumps of faulthandler become a few lines that say where every rank is."""
 
-from __future__ import annotations
-
 import faulthandler
 import tempfile
 import threading

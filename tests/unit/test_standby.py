@@ -1,7 +1,5 @@
 """Which launches standbys and templates serve, how long a template stays, and when it gives its memory back."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of a run that somebody has damaged or replaced are read as if they were not there, or refused with the reason; never for ever."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

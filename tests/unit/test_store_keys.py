@@ -1,7 +1,5 @@
 """Signatures of what rankdeck puts into the c10d store."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

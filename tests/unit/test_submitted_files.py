@@ -1,7 +1,5 @@
 """What the files of a submitted run say before its supervisor has written anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a supervisor leaves in the runtime folder."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The line of every key, so that an error can point at it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of torch's flight recorder: composed here in the layout that torch 2.13 gives its pickles, and harmless whatever is in them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import tracemalloc

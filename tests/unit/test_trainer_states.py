@@ -1,7 +1,5 @@
 """What the Trainer keeps with its checkpoints is read once, up to the newest checkpoint of this run."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

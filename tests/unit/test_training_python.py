@@ -1,7 +1,5 @@
 """Which Python ranks use where the profile names none."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What may start for a profile: decided by where it lies, its content, its folder, its owner, and what it names there."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

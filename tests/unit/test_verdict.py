@@ -1,7 +1,5 @@
 """The root cause among several ranks, and logs of whole jobs."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

@@ -1,7 +1,5 @@
 """Files of Weights & Biases: read in pieces, over the borders of blocks, damaged and foreign."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of the warden."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

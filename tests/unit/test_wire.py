@@ -1,7 +1,5 @@
 """The agent keeps dictionaries: what it sends and what it reads is compared with the types of `engine.core.wire`."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
