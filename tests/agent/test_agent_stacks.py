@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
+from engine.node.agent.ranks import stacks
 from tests.support import entries, is_alive, wait_until
 
 ANSWERS = entries("agent/agent_stacks", "answers")
@@ -91,3 +95,8 @@ def test_a_process_below_a_rank_that_has_become_another_program_is_not_ended_by_
     bridge.expect("stacks")
     wait_until(lambda: Path(f"/proc/{other}/comm").read_text() == "sleep\n", what="it is another program")
     assert is_alive(other)
+
+
+def test_a_rank_that_waits_for_a_disk_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stacks, "process_status", lambda pid: (1, "D", 1))
+    assert stacks._why_silent(os.getpid()).startswith("it waits for a disk or a file server (state D)")
