@@ -14,7 +14,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
-from engine.core.run.state import Ended, Opening, RunState, finished, rank_word, waits_for_job
+from engine.core.run.state import Ended, Opening, RunState, ends_with_job, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.views.views import MOST_STOPPED, told_ranks
 from engine.core.wire.front_end import ENDING
@@ -104,6 +104,8 @@ class Runner:
             run.ended.set()
         else:
             self.handle(ev.SupervisorStarted(at=now, pid=os.getpid()))
+            if ends_with_job(run.state):
+                self.agents.job.end("")
 
     def terminate(self) -> None:
         """Stops the run, because SIGTERM ends this process soon: at the end of a login, a job or the machine. The next supervisor finishes it."""

@@ -7,7 +7,7 @@ import pytest
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.machine import replay
-from engine.core.run.state import Alive, Gone, Holding, Pending, Running, rank_word, run_word
+from engine.core.run.state import Alive, Gone, Holding, Pending, Running, ends_with_job, rank_word, run_word
 from tests.run_story import TWO, Story, continued, given_up, rejoining, without_b
 
 
@@ -135,7 +135,9 @@ def test_ends_of_ranks_that_slurm_ends_are_no_failures_and_slurm_tells_why() -> 
     story.tell(ev.CheckpointsFound(at=story.at(), attempt=0, found=found))
     story.clear().close()
     assert run_word(story.state) == "running", "it waits for the reason"
+    assert ends_with_job(story.state), "which the next supervisor asks for, too"
     story.tell(ev.JobEnded(at=story.at(), reason="Slurm's job 1 was preempted by another job"))
+    assert not ends_with_job(story.state)
     assert story.outcome() == ("failed", "Slurm's job 1 was preempted by another job")
     assert {rank_word(rank) for rank in story.state.ranks} == {"stopped"}
     assert story.state.saved is not None
