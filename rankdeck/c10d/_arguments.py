@@ -36,7 +36,7 @@ def only(items: Sequence[Any]) -> Any:
 
 
 def full_tag(tag: int, dtype: torch.dtype, tags: int) -> int:
-    """Returns the tag of a message, which has the number of the dtype in it: a receiver of another dtype gets nothing. `tags`: number of
+    """Returns the tag of a message, which has the number of the dtype in it, for its receiver to compare. `tags`: number of
     tags that the library has. Raises ValueError: the tag is below 0 or too large; some of the largest are reserved."""
     most = tags // DTYPES_OF_A_TAG - len(RESERVED)
     if not 0 <= tag < most:

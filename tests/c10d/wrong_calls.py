@@ -3,7 +3,7 @@
     python wrong_calls.py BACKEND FOLDER
 
 Writes FOLDER/RANK.json: for each call the error of this rank, "no error", or "" where this rank has nothing to do. With gloo, which is the
-control, each call is made by forked ranks, because some end in a signal or never: `python -m tests.c10d.wrong_calls FOLDER` records all.
+control, each call is made by forked ranks, because some end in a signal or never; RANK and WORLD_SIZE are in the environment then.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: F401 - for the calls, as the two of DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate  # noqa: F401
 
 from tests.support import PATIENCE, entries
 
 SIZE, F32, F64 = 12, torch.float32, torch.float64
 SHORT = timedelta(seconds=1)
+HANGS = 15.0  # seconds after which a rank of gloo is said to hang; its timeout is 2 s
 ALIVE = "the group is alive"
 
 
@@ -101,15 +105,10 @@ class Rank:
     """What the calls of a rank need. `group`: the whole world, in which errors of the caller are made."""
 
     def __init__(self) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Replicate
-
         rank, world = dist.get_rank(), dist.get_world_size()
         self.rank, self.away = rank, world - 1
         self.names = {
-            **globals(), "FakeTensorMode": FakeTensorMode, "DTensor": DTensor, "Replicate": Replicate, "rank": rank, "world": world,
-            "first": rank == 0, "last": rank == world - 1, "away": self.away, "peer": (rank + 1) % world, "mesh": init_device_mesh("cpu", (world,)),
+            **globals(), "rank": rank, "world": world, "first": rank == 0, "last": rank == world - 1, "away": self.away, "peer": (rank + 1) % world, "mesh": init_device_mesh("cpu", (world,)),
             "each": lambda one: [one] * world, "again": self.again,
             "reduced": lambda group: dist.all_reduce(ones(), group=group, async_op=True),
             "gathered": lambda group: dist.all_gather([ones() for _ in range(world)], ones(), group=group, async_op=True),
@@ -177,13 +176,19 @@ def run_forked(calls: list[Wrong], found: dict[str, str], folder: Path) -> None:
                 me = Rank()
                 result.write_text(me.error_of(wrong, dist.group.WORLD) if me.makes(wrong) else "")
                 os._exit(0)
-        end = time.monotonic() + 20
+        end = time.monotonic() + HANGS
         while not (status := os.waitpid(pid, os.WNOHANG))[0]:
             time.sleep(0.01)
             if time.monotonic() > end:
                 os.kill(pid, 9)
         signal = os.waitstatus_to_exitcode(status[1])
-        found[wrong.name] = result.read_text() if result.exists() else "hangs" if signal == -9 else f"signal {-signal}"
+        if not result.exists():
+            result.write_text("hangs" if signal == -9 else f"signal {-signal}")
+        found[wrong.name] = result.read_text()
+        while not all(
+            (folder / f"{number}.{one}").exists() for one in range(world)
+        ):  # ranks begin the next one together
+            time.sleep(0.01)
 
 
 def main(backend: str, folder: Path) -> None:
