@@ -56,8 +56,8 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     Returns:
         How its job is, in words.
     """
-    from engine.runs.ends.ending import LIMIT, REQUEUE, end_run, lock_of_lost, write_queued
-    from engine.runs.replay import has_begun
+    from engine.runs.ends.ending import LIMIT, REQUEUE, end_run
+    from engine.runs.replay import has_begun, waits_again
 
     number, system = awaited_job(paths, submitted), BATCH_SYSTEMS[submitted.scheduler]
     try:
@@ -65,9 +65,11 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     except (CheckError, SilentSlurmError) as error:
         return error.message
     if job is not None and job.state in WAITING | ACTIVE:
-        if job.state in WAITING and has_begun(paths):  # it begins again
-            with contextlib.suppress(SupervisorError, OSError), lock_of_lost(paths):
-                write_queued(paths, number, REQUEUE)
+        if job.state in WAITING and has_begun(paths) and time.time() - paths.journal.stat().st_mtime > LONGEST:
+            # It begins again. An answer of squeue from before the last event would tell of the wait before that.
+            with contextlib.suppress(SupervisorError, OSError):
+                if not waits_again(paths):
+                    end_run(paths, queue_words(job), by=REQUEUE, again=True)
         return queue_words(job)
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
