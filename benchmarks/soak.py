@@ -546,7 +546,7 @@ SLURM_LIMIT = 60.0
 
 WAYS = {
     "scancel": ("scancel", "{job}"),
-    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now"),
+    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now+2"),
     "preemption": ("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 1"),
 }
 """How Slurm ends a job."""

@@ -164,7 +164,7 @@ OF_LIBRARIES = {
 WAYS = ("stop", "Ctrl-C in launch", "Ctrl-C in launch, three times", "SIGTERM to the supervisor")
 
 OF_SLURM = {
-    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now"),
+    "time limit": ("scontrol", "update", "jobid={job}", "endtime=now+2"),
     "preemption": ("sbatch", "--partition=urgent", "--nodelist={node}", "--output=/dev/null", "--wrap", "sleep 1"),
     "scancel": ("scancel", "{job}"),
 }

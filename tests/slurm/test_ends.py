@@ -60,7 +60,7 @@ URGENT = (*BATCH, "--partition=urgent", "--wrap", "sleep 1")
 
 WAYS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "scancel": ("main", ("scancel", "{job}"), "was cancelled"),
-    "time limit": ("main", ("scontrol", "update", "jobid={job}", "endtime=now"), "has reached its time limit"),
+    "time limit": ("main", ("scontrol", "update", "jobid={job}", "endtime=now+2"), "has reached its time limit"),
     "preemption": ("main", URGENT, "was preempted by another job"),
     "preemption with GraceTime": ("graced", URGENT, "was preempted by another job"),
 }
