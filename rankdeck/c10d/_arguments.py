@@ -14,7 +14,7 @@ from rankdeck.c10d._tensors import DTYPE_NUMBERS, Staged, Tensors
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-_OPTIONS = tuple(
+_OPTIONS = frozenset(
     kind for name, kind in vars(c10d_library()).items() if name.endswith("Options") and hasattr(kind, "timeout")
 )
 """torch's classes of options. A method may get the class of another one, such as that of several tensors for one."""
@@ -63,7 +63,7 @@ def operation(
     """
 
     def full(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        if not named and len(given) == leading + 1 and isinstance(given[leading], _OPTIONS):
+        if not named and len(given) == leading + 1 and type(given[leading]) in _OPTIONS:
             return given
         first, rest = list(given[:leading]), given[leading:]
         first += [named.pop(word) for word in tuple(named) if word not in (*words, "opts")]
@@ -71,7 +71,7 @@ def operation(
             raise TypeError(f"takes {leading} arguments and {', '.join(words)}")
         if wraps and any(isinstance(one, torch.Tensor) for one in first):
             first = [[one] if isinstance(one, torch.Tensor) or one else [] for one in first]
-        if rest and (rest[0] is None or isinstance(rest[0], _OPTIONS)):
+        if rest and (rest[0] is None or type(rest[0]) in _OPTIONS):
             named["opts"], rest = rest[0], rest[1:]
         if (opts := named.pop("opts", None)) is None:
             opts = options()

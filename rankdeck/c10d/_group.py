@@ -27,11 +27,14 @@ class ProcessGroup(GroupBase):
     @operation("all_reduce", torch_options.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduces one tensor over all ranks in place, by `opts.reduceOp`."""
-        return self.allreduce_coalesced([only(tensors)], opts)
+        return self._all_reduce([only(tensors)], opts)
 
     @operation("all_reduce", torch_options.AllreduceCoalescedOptions, 1)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduces several tensors at once."""
+        return self._all_reduce(tensors, opts)
+
+    def _all_reduce(self, tensors: Tensors, opts: Any) -> Work:
         if not tensors:
             raise ValueError("needs a tensor")
         targets = self._in_place(tensors)
