@@ -105,4 +105,5 @@ def program(package: str, call: str) -> bytes:
 
 def compressed(package: str, call: str) -> bytes:
     """Returns `program` in the form that BOOT reads."""
-    return zlib.compress(program(package, call), 9)
+    best = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9)
+    return best.compress(program(package, call)) + best.flush()

@@ -114,7 +114,6 @@ class Agent:
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.ending.hear_slurm()
         self.link.listen()
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
         state.save()

@@ -129,8 +129,7 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
     status = EXIT_FAILED
     try:
         become_subreaper()
-        for number in (signal.SIGQUIT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         outlive_signals()  # also in place of what was ignored
         show_role("agent")
         note_owners([warden, os.getpid()])  # before its first answer, even if the warden gets no processor

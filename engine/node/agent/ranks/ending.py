@@ -10,7 +10,7 @@ from collections.abc import Callable
 from engine.linux.processes import all_children, is_exiting, process_status
 from engine.node.agent.ranks.saving import Saving, request_stop
 from engine.node.agent.state import NodeState, Rank
-from engine.node.agent.wire import Any, Message
+from engine.node.agent.wire import Message
 
 REQUEST = "auto"
 """The step of the stop ladder that sends each rank the signal that its program understands."""
@@ -57,24 +57,20 @@ class Ending:
         """The last report about saves."""
         self._next_look, self._waits = 0.0, False
         """When saves are looked at next, and whether the ladder waits for one."""
-        self._has_signal, self._signalled_at = False, 0.0
-        """Whether Slurm has sent SIGTERM to every process of the job since the last look, and when, in seconds since the epoch; 0: never."""
+        self._signals: list[int] = []
+        """Signals of Slurm to every process of its job that the supervisor does not know."""
+        self._signals_at = 0.0
+        """When Slurm has sent one, in seconds since the epoch; 0: never."""
+        self._was_told = False
+        if "SLURM_JOB_ID" in os.environ:  # ranks get it too: the job ends, or somebody signals it
+            signal.signal(signal.SIGTERM, lambda number, frame: self._signals.append(number))
         self._newest = 0
         """The newest generation of ranks that the ladder ends."""
 
-    def hear_slurm(self) -> None:
-        """Notes SIGTERM in a job of Slurm, which its ranks get too: the job ends, or somebody signals it."""
-
-        def note(number: int, frame: Any) -> None:
-            self._has_signal = True
-
-        if "SLURM_JOB_ID" in os.environ:
-            signal.signal(signal.SIGTERM, note)
-
     def tell_signal(self) -> None:
         """Tells the supervisor about a signal of Slurm, before it hears of ends of ranks that follow."""
-        if self._has_signal:
-            self._has_signal, self._signalled_at = False, time.time()
+        if self._signals:
+            self._signals, self._signals_at = [], time.time()
             self.send(type="job_signal")
 
     def signal_rank(self, message: Message) -> None:
@@ -95,17 +91,15 @@ class Ending:
         if self._deadline is not None and not at_once:
             return
         self._steps = [("SIGKILL", 5.0)] if at_once else list(self._state.terms["stop_ladder"])
-        now = self._signalled_at if self._was_signalled() else time.time()
-        self.told_at, self._deadline, self._told = self.told_at or now, 0.0, {}
+        self._was_told = time.time() - self._signals_at < FRESH
+        self.told_at = self.told_at or (self._signals_at if self._was_told else time.time())
+        self._deadline, self._told = 0.0, {}
         self._saving = None if at_once else Saving(self._state.running(), self._state.note_written)
         self._next_look, self._waits = time.monotonic() + FIRST_LOOK, False
         self._patience_ends = time.monotonic() + self._state.terms["stop_patience"]
         generations = [rank.generation for rank in self._state.ranks.values()]
         self._newest = max([0, *generations, *self._state.starting.values()])
         self.walk_ladder()
-
-    def _was_signalled(self) -> bool:
-        return time.time() - self._signalled_at < FRESH
 
     @property
     def is_stopping(self) -> bool:
@@ -140,13 +134,12 @@ class Ending:
         name, seconds = self._steps.pop(0)
         self._deadline = now + seconds
         self._next_look = min(self._next_look, self._deadline)
-        was_told = self._was_signalled()
-        if was_told and name == "SIGTERM":
+        was_told, self._was_told = self._was_told, False
+        if name == "SIGTERM" and was_told:
             name = REQUEST
-        self._signalled_at = 0.0
-        children = all_children() if name == REQUEST else {}
+        children = all_children()
         for rank in alive:
-            rank.told_to_stop = rank.told_to_stop or not is_exiting(rank.pid)
+            rank.told_to_stop |= not is_exiting(rank.pid)
             if name == REQUEST:
                 request_stop(rank, children, was_told=was_told)
             else:

@@ -46,20 +46,19 @@ def request_stop(rank: Rank, children: dict[int, list[int]], *, was_told: bool) 
     and only whether it handles that is noted.
     """
     members = [rank.pid, *below(rank.pid, children, set())]
-    program = next((pid for number in (STACKS_SIGNAL, signal.SIGTERM) for pid in members if catches(pid, number)), None)
-    rank.handles_stop = program is not None and catches(program, signal.SIGTERM)
+    program = next((pid for number in (STACKS_SIGNAL, signal.SIGTERM) for pid in members if catches(pid, number)), 0)
+    rank.handles_stop = catches(program, signal.SIGTERM)
     if was_told:
-        return
-    if program is None:
-        rank.signal(signal.SIGINT)
         return
     if rank.handles_stop:
         kill_quietly(program, signal.SIGTERM)
         return
+    if not program:
+        rank.signal(signal.SIGINT)
     parents = {child: parent for parent, found in children.items() for child in found}
     while program in members:
         kill_quietly(program, signal.SIGINT)
-        program = parents.get(program)
+        program = parents.get(program, 0)
 
 
 def open_checkpoints(pids: list[int]) -> dict[str, int]:
