@@ -190,10 +190,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
     # --- from one screen to another -----------------------------------------------------------------------------------
 
     def open_run(self, run: str) -> None:
-        from tui.screens.run import RunScreen
+        from tui.screens.run import show_run
 
-        if not (isinstance(self.screen, RunScreen) and self.screen.run_id == run):
-            self.push_screen(RunScreen(run, leaves_app=run == self._open_run))
+        self.run_worker(show_run(self, run, leaves_app=run == self._open_run), group="open")
 
     def open_history(self) -> None:
         from tui.screens.history import HistoryScreen

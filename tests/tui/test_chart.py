@@ -66,12 +66,18 @@ async def test_a_falling_curve_goes_from_the_upper_left_to_the_lower_right():
     async with app.run_test(size=(60, 12)) as pilot:
         shown = await drawn(pilot, app.chart)
         assert shown[0] == "loss  ● rank 0"
-        assert shown[1].startswith("   3.00┤")
-        assert shown[9].startswith("  0.107┤")
+        assert [line.partition("┤")[0].strip() for line in shown if "┤" in line] == [
+            "3.00",
+            "2.50",
+            "2.00",
+            "1.50",
+            "1.00",
+            "0.500",
+        ]
         assert shown[1][8:20].strip()
         assert not shown[1][30:].strip()
         assert shown[9][50:].strip()
-        assert shown[-1].split() == ["3", "252", "501", "750", "999"]
+        assert shown[-1].split() == ["200", "400", "600", "800"]
 
 
 async def test_ascii_draws_nothing_else():
@@ -124,7 +130,7 @@ def test_values_that_are_close_together_have_labels_that_differ():
     picture = plot.picture(plot.Request((("r", series([2.43568, 2.43571])),), 60, 11, True, False))
     assert picture is not None
     labels = [line.partition("┤")[0].strip() for line, *_ in picture.lines if "┤" in line]
-    assert labels == ["2.43571", "2.4357", "2.43569", "2.43568"]
+    assert len(labels) == len(set(labels)) > 2
 
 
 def test_what_is_always_zero_has_no_values_below_zero_on_its_axis():
@@ -137,7 +143,7 @@ def test_what_is_always_zero_has_no_values_below_zero_on_its_axis():
 def test_the_largest_span_is_drawn():
     picture = plot.picture(plot.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
     assert picture is not None
-    assert "2e+308┤" in picture.lines[0][0]
+    assert [line.partition("┤")[0].strip() for line, *_ in picture.lines if "┤" in line] == ["1e+308", "0", "-1e+308"]
 
 
 async def test_without_steps_the_axis_is_time():

@@ -224,7 +224,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
         assert launched.backend.fallback == ("gloo",)
         assert (launched.layout.order, launched.recipe.name, launched.recipe.args) == ("cyclic", "linear", ("--x", "1"))
         await pilot.press("q")
-        await until_seen(pilot, "New: my-runx")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "home: the run has taken the place of the form")
 
 
 async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
@@ -253,12 +253,13 @@ async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stop
         await until(pilot, lambda: row.has_class("-warned"), "the warning")
         await until_seen(pilot, "GLOO_TIMEOUT does nothing")
         assert not row.has_class("-wrong")
+        env.value = "OMP_NUM_THREADS=1"
+        await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
+        env.value = "GLOO_TIMEOUT=5"
+        await until(pilot, lambda: row.has_class("-warned"), "the warning")
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
         assert engine.launched[0].env == {"GLOO_TIMEOUT": "5"}
-        await pilot.press("q")
-        env.value = "OMP_NUM_THREADS=1"
-        await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])

@@ -1,5 +1,7 @@
 """The history of runs and the comparison: what is listed, and that keys act on the run under the cursor or on marked ones."""
 
+import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tui.screens.confirm import AskScreen
 from tui.screens.edit import EditScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.home import HomeScreen
+from tui.screens.run import RunScreen
 
 
 @pytest.fixture
@@ -118,4 +121,32 @@ async def test_the_code_of_two_runs_is_compared(engine: FakeEngine):
         await until_seen(pilot, "uncommitted changes of the code are the same")
         await pilot.press("d")
         await until_gone(pilot, "uncommitted changes of the code are the same")
-        assert "Settings" in text_of(app)
+        assert "Runs" in text_of(app)
+
+
+async def test_ten_runs_are_compared_and_told_apart(engine: FakeEngine):
+    runs = [engine.add_run(f"lr-{number}").view.run for number in range(10)]
+    for number, run in enumerate(runs):
+        engine.live[run].series.append(Point(0, "loss", 1.0, 1, float(number)))
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        app.open_compare(tuple(runs))
+        text = await until_seen(pilot, "lr-9  lr-9")
+        assert {f"{sign} lr-{number}" for number, sign in enumerate("●▲■◆+#▲■◆+")} < set(re.findall(r". lr-\d", text))
+        await until_seen(pilot, "● --lr lr-0  ▲ --lr lr-1")
+        engine.live["lr-3"].series.append(Point(0, "new", 2.0, 1, 1.0))
+        await until_seen(pilot, "choose metric")
+
+
+async def test_a_run_takes_the_place_of_the_one_it_was_launched_from_and_is_compared_with_it(engine: FakeEngine):
+    app = RankdeckApp(engine, open_run="linear-cccc")
+    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        app.launch(await asyncio.to_thread(engine.launched_profile, "linear-cccc"))
+        await until(
+            pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run_id == "linear-0001", "the new run"
+        )
+        assert len(app.screen_stack) == 2
+        await pilot.press("C")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
+        await until_seen(pilot, "linear-cccc", "linear-0001")

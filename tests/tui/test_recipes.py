@@ -324,9 +324,11 @@ async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_
         await until(pilot, lambda: f"{ARGUMENT}lr" in rows())
         rows()[f"{ARGUMENT}lr"].line.value = "fast"
         await until_seen(pilot, "'fast' is not a number")
+        rows()["recipe.script"].line.value = "other.py"
+        await until(pilot, lambda: f"{ARGUMENT}lr" not in rows())
+        rows()["recipe.script"].line.value = "train.py"
+        await until(pilot, lambda: f"{ARGUMENT}lr" in rows())
         rows()[f"{ARGUMENT}lr"].line.value = "0.5"
         await pilot.press("f5")
         await until(pilot, lambda: bool(engine.launched))
         assert engine.launched[0].recipe.args == ("--lr", "0.5")
-        rows()["recipe.script"].line.value = "other.py"
-        await until(pilot, lambda: f"{ARGUMENT}lr" not in rows())

@@ -15,8 +15,6 @@ import msgspec
 
 from engine.core.metrics.series import Bucket, Series
 
-MOST_CURVES = 4  # most curves that are drawn separately; more are drawn as one band
-
 
 class Look(NamedTuple):
     log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
@@ -25,6 +23,7 @@ class Look(NamedTuple):
     begin: float = 0.0
     end: float = 1.0  # which part of the run is drawn
     chosen: str = ""  # a curve that is drawn above the band
+    most: int = 4  # most curves that are drawn separately; more are drawn as one band
 
 
 class Curve(NamedTuple):
@@ -136,7 +135,7 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
     places = axis.places(every)
     left, right = min(places), max(places)
     axis = axis._replace(left=left, width=(right - left) / max(1, columns - 1) or 1.0)
-    is_band = len(parts) > MOST_CURVES
+    is_band = len(parts) > look.most
     drawn = _band(parts, axis) if is_band else []
     drawn += [_curve(name, axis.columns_of(buckets)) for name, buckets in parts if not is_band or name == look.chosen]
     if look.smoothing:

@@ -16,6 +16,9 @@ class DeckScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-high")]  # noqa: RUF012
 
+    gives_way = False
+    """Whether a run that was launched from here takes the place of this screen."""
+
     @property
     def deck(self) -> Deck:
         return cast("Deck", self.app)

@@ -10,21 +10,27 @@ from textual.app import ComposeResult
 from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
 from engine.core.metrics.resources import RESOURCES
-from engine.core.metrics.series import overlay
+from engine.core.metrics.series import Series, overlay
 from engine.core.numbers import DAY_AND_TIME, clock
-from engine.core.views.comparison import code_difference, compare
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.comparison import Topic, code_difference, compare
+from tui.data.curves import Look
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
-from tui.text.compare import code_text, compare_text
+from tui.text.compare import Labelled, code_text, compare_text, labels_of
 from tui.text.lines import error_text
+from tui.text.plot import drawn_as
 from tui.widgets.chart import Chart
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 
-MOST_CURVES = 4  # runs whose curves are drawn: more can't be told apart
+MOST_CURVES = 16  # runs whose curves are drawn: more can't be told apart
+
+EVERY = 2.0
+"""Seconds until runs that go on are read again."""
 
 
 class CompareScreen(DeckScreen):
@@ -35,6 +41,7 @@ class CompareScreen(DeckScreen):
         super().__init__()
         self._runs = runs
         self._compared: list[Compared] = []
+        self._parts: tuple[Topic, ...] = ()
         self._metrics: list[str] = []
         self._metric = 0
         self._shows_code = False
@@ -46,9 +53,15 @@ class CompareScreen(DeckScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
+        self.query_one(Chart).look = Look(most=MOST_CURVES)
+        self.set_interval(EVERY, self._read_if_live)
         self._read()
 
-    @work(group="compare", exit_on_error=False)
+    def _read_if_live(self) -> None:
+        if self.is_current and not all(one.side.results.get("state") in ENDED_WORDS for one in self._compared):
+            self._read()
+
+    @work(group="compare", exclusive=True, exit_on_error=False)
     async def _read(self) -> None:
         try:
             self._compared = [self._in_units(await off_loop(self.engine.compared, run)) for run in self._runs]
@@ -56,7 +69,10 @@ class CompareScreen(DeckScreen):
             self.query_one(TextPane).show_text(partial(error_text, error), title="Compare")
             return
         keys = {dump.key for one in self._compared for dump in one.series}
+        metric = self._metrics[self._metric] if self._metrics else "loss"
         self._metrics = sorted(keys, key=lambda key: (key in RESOURCES, key != "loss", key))
+        self._metric = self._metrics.index(metric) if metric in self._metrics else 0
+        self._parts = compare([one.side for one in self._compared])
         self._show()
 
     def _in_units(self, one: Compared) -> Compared:
@@ -71,8 +87,13 @@ class CompareScreen(DeckScreen):
             lines = [line for pair in itertools.pairwise(sides) for line in code_difference(*pair)]
             pane.show_text(partial(code_text, lines, ascii=ascii), title="How uncommitted changes differ")
         else:
-            parts = compare(sides)
-            pane.show_text(partial(compare_text, self._runs, parts, ascii=ascii), title="Results and differences")
+            look = partial(drawn_as, dark=self.app.current_theme.dark, ascii=ascii)
+            looks = [look(index) if index < MOST_CURVES else ("", (0, 0, 0)) for index in range(len(sides))]
+            runs = [
+                Labelled(one.run, sign, f"rgb({colour[0]},{colour[1]},{colour[2]})")
+                for one, (sign, colour) in zip(sides, looks, strict=True)
+            ]
+            pane.show_text(partial(compare_text, runs, self._parts, ascii=ascii), title="Results and differences")
         self._show_curves()
         self.refresh_bindings()
 
@@ -80,10 +101,10 @@ class CompareScreen(DeckScreen):
         if not self._metrics:
             return
         metric = self._metrics[self._metric]
+        labels = labels_of([one.side.run for one in self._compared], self._parts)
         curves = [
-            (plain_line(one.side.run), curve)
-            for one in self._compared[:MOST_CURVES]
-            if (curve := overlay(one.series, metric, one.side.launched_at)) is not None
+            (plain_line(label), overlay(one.series, metric, one.side.launched_at) or Series(0, metric))
+            for label, one in zip(labels, self._compared[:MOST_CURVES], strict=False)
         ]
         others = f" (of the first {MOST_CURVES} runs)" if len(self._compared) > MOST_CURVES else ""
         self.query_one(Chart).set_series(f"{RESOURCES.get(metric) or plain_line(metric)}{others}", curves)

@@ -29,6 +29,7 @@ from tui.widgets.text_pane import TextPane
 
 class EditScreen(DeckScreen):
     BINDINGS = bindings("edit")
+    gives_way = True
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
         super().__init__()

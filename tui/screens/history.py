@@ -163,7 +163,8 @@ class HistoryScreen(DeckScreen):
         if (entry := self._entry()) is not None:
             self._marked ^= {entry.summary.run}
             self._show()
-            self._list.action_cursor_down()
+            if entry is not self._shown[-1]:
+                self._list.action_cursor_down()
 
     def action_sort(self) -> None:
         """Goes on to the next order: the columns, then each metric."""

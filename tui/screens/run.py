@@ -3,7 +3,7 @@
 attaches again for as long as the screen exists."""
 
 from textual import on, work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
@@ -40,8 +40,9 @@ class RunScreen(DeckScreen):
 
     BINDINGS = bindings("run")
     AUTO_FOCUS = "#ranks"
+    gives_way = True
 
-    def __init__(self, run: str, *, leaves_app: bool = False) -> None:
+    def __init__(self, run: str, *, came_from: str = "", leaves_app: bool = False) -> None:
         super().__init__()
         self.run_id = run
         self.model = RunModel()
@@ -59,7 +60,8 @@ class RunScreen(DeckScreen):
             watch=lambda: self._watch(),
         )
         self.add_parts(self.logs, self.panes, self.acts, again)
-        self._leaves_app = leaves_app
+        self.leaves_app = leaves_app
+        self._came_from = came_from
         self.painter = RunPainter(self, self.link, self.model, (self.ranks, self.logs, self.panes, self.acts))
 
     def compose(self) -> ComposeResult:
@@ -114,7 +116,7 @@ class RunScreen(DeckScreen):
         except (UsageError, SupervisorElsewhereError) as error:
             if self.model.snapshots or not self.is_current:
                 self.painter.show_banner(error.message)
-            elif self._leaves_app:
+            elif self.leaves_app:
                 self.deck.leave(str(error))
             else:
                 self.dismiss()
@@ -165,12 +167,12 @@ class RunScreen(DeckScreen):
         past = self.model.run
         if past is None:
             return
-        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name]
-        later = sorted(same, key=lambda run: run != past.run)
-        if len(later) < 2:
-            self.say("there is no other run of this profile to compare with")
+        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name and run.run != past.run]
+        other = self._came_from or next(iter(same), "")
+        if other:
+            self.deck.open_compare((other, past.run))
         else:
-            self.deck.open_compare((later[1], past.run))
+            self.say("there is no other run of this profile to compare with")
 
     def action_stacks(self) -> None:
         if self.model.run is not None and self.link.client is not None:
@@ -196,9 +198,23 @@ class RunScreen(DeckScreen):
 
     def action_detach(self) -> None:
         parting = self.parting
-        if self._leaves_app:
+        if self.leaves_app:
             self.deck.leave(parting)
             return
         self.dismiss()
         if parting is not None:
             self.deck.say(parting)
+
+
+async def show_run(app: App[None], run: str, *, leaves_app: bool) -> None:
+    """Shows a run. It takes the place of the run, and of the form, that it was launched from: to leave it leads to where these were opened.
+    `leaves_app`: leaving the run leaves the app."""
+    if isinstance(app.screen, RunScreen) and app.screen.run_id == run:
+        return
+    came_from = ""
+    with app.batch_update():
+        while isinstance(before := app.screen, DeckScreen) and before.gives_way:
+            if isinstance(before, RunScreen):
+                leaves_app, came_from = before.leaves_app, came_from or before.run_id
+            await app.pop_screen()
+        await app.push_screen(RunScreen(run, came_from=came_from, leaves_app=leaves_app))

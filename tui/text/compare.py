@@ -1,40 +1,79 @@
 """The text of a comparison: results of all runs, and what differs between them. Pure text."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.views.comparison import Topic
+from engine.core.views.comparison import Row, Topic
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.marks import MUTED, shown
 
-MAX_NAME = 22  # cells of the names of rows
-SMALLEST = 10  # cells of a column, however many runs are compared
+WIDEST = 30  # cells of a column
 
 
-def compare_text(runs: Sequence[str], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
-    """A table with a column for each run. Rows that differ stand out; subjects but results have only such rows."""
-    names = [plain_line(row.name) for part in parts for row in part.rows]
-    name = min(MAX_NAME, max(map(cell_len, names), default=0))
-    each = max(SMALLEST, (width - name) // max(1, len(runs)) - 2)
+class Labelled(NamedTuple):
+    """A run in a comparison, and how its curve is drawn."""
 
-    def line(first: str, values: Sequence[str], style: str) -> Content:
-        cells = "".join("  " + cell_fit(plain_line(value), each, ascii=ascii) for value in values)
-        return Content.assemble((cell_fit(first, name, ascii=ascii), MUTED), (cells.rstrip(), style))
+    run: str
+    sign: str
+    style: str
 
-    lines: list[Content | str] = [line("", [cut_run(run, each, ascii=ascii) for run in runs], "bold")]
-    for part in sorted(
-        parts, key=lambda part: part.title == "results"
-    ):  # what differs explains the results: it comes first
-        lines += ["", Content.styled(part.title.capitalize(), "bold $text-accent")]
-        lines += [line(plain_line(row.name), row.values, "" if row.differs else MUTED) for row in part.rows]
+
+def labels_of(runs: Sequence[str], parts: Sequence[Topic]) -> list[str]:
+    """A name for each run that says what the others do not have: `--lr 0.1`; their ids, where that would be long or not tell them apart."""
+    rows = [row for part in parts if part.title == "settings" for row in part.rows]
+    labels = [
+        " ".join(f"{row.name.rpartition('.')[2]} {row.values[index]}" for row in rows) for index in range(len(runs))
+    ]
+    is_good = len(set(labels)) == len(runs) and max(map(cell_len, labels)) <= WIDEST
+    return labels if is_good else list(runs)
+
+
+def compare_text(runs: Sequence[Labelled], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
+    """A line for each run and a column for each difference: settings and results, then each other subject. Columns that do not fit stand in
+    further lines."""
+    topics = {part.title: part.rows for part in parts}
+    results = topics.pop("results", ())
+    tables = {
+        "Runs": [*topics.pop("settings", ()), *results],
+        **{title.capitalize(): topics[title] for title in topics},
+    }
+    lines: list[Content] = []
+    for title, rows in tables.items():
+        lines += _table(title, runs, [row for row in rows if row.differs], width, ascii=ascii)
+    if same := [f"{plain_line(row.name)} {plain_line(row.values[0])}" for row in results if not row.differs]:
+        lines += [Content.styled(f"The same: {', '.join(same)}", MUTED), Content("")]
     if all(part.title == "results" for part in parts):
-        lines += [
-            "",
-            Content.styled("Settings, plan, code, versions and environment are the same, or not known.", MUTED),
-        ]
+        words = "Settings, plan, code, versions and environment are the same, or not known."
+        lines.append(Content.styled(words, MUTED))
     return shown(Content("\n").join(lines), ascii=ascii)
+
+
+def _table(title: str, runs: Sequence[Labelled], rows: Sequence[Row], width: int, *, ascii: bool) -> list[Content]:
+    """Lines of a table, with an empty one below it; none without rows of a comparison, which are its columns."""
+    first = max(cell_len(title), *(2 + min(WIDEST, cell_len(plain_line(one.run))) for one in runs))
+    widest = max(WIDEST, width // 3)
+    columns = [(row, min(widest, max(map(cell_len, map(plain_line, (row.name, *row.values)))))) for row in rows]
+    lines: list[Content] = []
+    while columns:
+        fit = max(1, sum(end <= width - first for end in accumulate(2 + cells for _, cells in columns)))
+        now, columns = columns[:fit], columns[fit:]
+        texts = [
+            "".join(
+                "  " + cell_fit(plain_line(text), cells, ascii=ascii)
+                for text, (_, cells) in zip(line, now, strict=True)
+            )
+            for line in ([row.name for row, _ in now], *zip(*(row.values for row, _ in now), strict=True))
+        ]
+        lines.append(Content.assemble((cell_fit(title, first), "bold $text-accent"), (texts[0].rstrip(), MUTED)))
+        for one, text in zip(runs, texts[1:], strict=True):
+            name = cell_fit(cut_run(one.run, first - 2, ascii=ascii), first - 2)
+            lines.append(Content.assemble((one.sign or " ", one.style), f" {name}", text.rstrip()))
+        lines.append(Content(""))
+    return lines
 
 
 def code_text(lines: Sequence[str], width: int, *, ascii: bool) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -93,11 +94,16 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
     return Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
 
 
+def drawn_as(index: int, *, dark: bool, ascii: bool) -> tuple[str, tuple[int, int, int]]:
+    """The sign and the colour of a curve. No two of the first 36 have both alike."""
+    own, colours = ASCII_SIGNS if ascii else SIGNS, DARK if dark else LIGHT
+    return own[(index + index // len(colours)) % len(own)], colours[index % len(colours)]
+
+
 def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tuple[int, int, int]]]:
-    own: tuple[str, ...] = ASCII_SIGNS if request.ascii else SIGNS
-    if found.is_band:
-        own = (own[0], "", "", *own[1:])
-    return zip(found.curves, own, DARK if request.dark else LIGHT, strict=False)
+    for index, curve in enumerate(found.curves):
+        sign, colour = drawn_as(index, dark=request.dark, ascii=request.ascii)
+        yield curve, "" if found.is_band and index in (1, 2) else sign, colour
 
 
 def _spread(values: Sequence[float], curve: int) -> Sequence[float]:
@@ -140,16 +146,39 @@ def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
 
 
 def _linear_ticks(found: Curves, request: Request, x_axis: _Axis, y_axis: _Axis) -> Ticks:
-    places = [0.0, 1 / 3, 2 / 3, 1.0] if request.height >= 8 else [0.0, 1.0]
-    values = [y_axis.value(place) for place in places]
-    span = x_axis.high - x_axis.low
-    parts = min(4, max(1, round(span))) if found.by_step else 4
-    steps = [x_axis.value(part / parts) for part in range(parts + 1)]
-    labels = _value_labels([10**value if request.look.log else value for value in values])
+    for most in (6, 3, 2):
+        values = _round_values(y_axis.low, y_axis.high, most if request.height >= 8 else 2, log=request.look.log)
+        labels = _value_labels([10**value if request.look.log else value for value in values])
+        if len(set(labels)) == len(labels):
+            break
+    if found.by_step:
+        steps = _multiples(x_axis.low, x_axis.high, 6, least=1.0)
+    else:
+        steps = [x_axis.value(part / 4) for part in range(5)]
     return Ticks(
         [(step, str(round(step)) if found.by_step else duration(step)) for step in steps],
         list(zip(values, labels, strict=True)),
     )
+
+
+def _round_values(low: float, high: float, most: int, *, log: bool) -> list[float]:
+    """Round values from `low` to `high`; both of these if there are fewer than two. `log`: values are logarithms, and what they are the
+    logarithms of is round."""
+    if not log:
+        values = _multiples(low, high, most)
+    elif high - low >= 2:
+        values = _multiples(low, high, most, least=1.0)
+    else:
+        values = [math.log10(value) for value in _multiples(10**low, 10**high, most)]
+    return values if len(values) > 1 else [low, high]
+
+
+def _multiples(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
+    """At most `most` + 1 multiples of 1, 2 or 5 times a power of ten, and of at least `least`, from `low` to `high`."""
+    power = 10.0 ** math.floor(math.log10(high / most - low / most))
+    sizes = (size * power for size in (1, 2, 5, 10) if size * power >= least)
+    step = next((size for size in sizes if high / size - low / size <= most), least or 10 * power)
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _value_labels(values: Sequence[float]) -> list[str]:
