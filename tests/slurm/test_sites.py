@@ -132,7 +132,7 @@ def test_a_batch_file_that_begins_again_continues_its_run(
     assert rankdeck.wait_state(second, "succeeded")["attempt"] == 0
 
 
-@pytest.mark.parametrize("how", ["requeue", "preempt", "node"])
+@pytest.mark.parametrize("how", ["requeue", "preempt"])
 def test_a_submitted_run_whose_job_begins_again_goes_on(
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, how: str
 ) -> None:
@@ -143,17 +143,12 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     job = slurm.run("squeue", "-h", "-o", "%A")
     if how == "requeue":
         requeue(slurm, job)
-    elif how == "preempt":
+    else:
         urgent = ["sbatch", "--parsable", "--nodelist=sl1", "--export=NONE", "--output=/dev/null", "--partition=urgent"]
         other = slurm.run(*urgent, "--wrap=exec sleep infinity")
         wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
         wait_until(lambda: "queued" in rankdeck("ps").stdout, what="ps knows that it waits")
         slurm.run("scancel", other)
-        slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
-    else:
-        slurm.run("scontrol", "update", "nodename=sl1", "state=down", "reason=test")
-        wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
-        slurm.resume("sl1")
         slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
     wait_steps(rankdeck, run, attempt=1)
     (work / "finish").touch()
