@@ -80,7 +80,8 @@ def _launchers_store() -> Any:
     """The store that the launcher hosts, as torchrun and rankdeck do; None if it hosts none."""
     import torch.distributed as dist
 
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # a bare mpirun sets none of them
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and names <= os.environ.keys()
     return dist.PrefixStore("default_pg", next(dist.rendezvous("env://"))[0]) if hosted else None  # type: ignore[attr-defined]
 
 

@@ -55,7 +55,7 @@ def test_a_hang_is_found_mended_run_again_compared_and_drawn(
         terminal.press("BSpace", "2", "Enter")
         terminal.wait_for(r"✔ succeeded", 200)
         terminal.press("C")
-        terminal.wait_for(r"--lr +0\.1 +0\.2")
+        terminal.wait_for(r"(?s)Runs +--lr .*0\.1 .*0\.2 ")
         terminal.press("q")
         terminal.wait_for(r"✔ succeeded")
         terminal.press("2")

@@ -8,7 +8,6 @@ from textual.worker import Worker, WorkerState
 
 from engine.client.protocols import EngineClient
 from tui.deck import Deck
-from tui.screens.confirm import ConfirmScreen
 
 
 class DeckScreen(Screen[None]):
@@ -62,7 +61,7 @@ class DeckScreen(Screen[None]):
     def say(self, text: str, *, error: bool = False) -> None:
         self.deck.say(text, error=error)
 
-    def ask(self, question: ConfirmScreen, then: Callable[[], object]) -> None:
+    def ask(self, question: Screen[bool | None], then: Callable[[], object]) -> None:
         """Asks, and does something after a yes."""
 
         def answered(yes: bool | None) -> None:
