@@ -33,7 +33,7 @@ class Limits:
 
     product: int
     tests: int
-    class_lines: int  # lines of a class together with its parents of ours
+    class_lines: int  # of a class, with its parents that are ours
     loose_files: int  # modules directly in a room
     like_things: list[str]
     """Rooms that are a folder of like things, such as one screen a file; they may have any number of files."""

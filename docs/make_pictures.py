@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from textual.app import App
 from textual.pilot import Pilot
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
@@ -28,6 +29,11 @@ async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: floa
     async with asyncio.timeout(seconds):
         while not condition():
             await pilot.pause(0.1)
+
+
+def _save(app: App[None], name: str) -> None:
+    """Writes what the app shows; the path of this environment is nobody else's."""
+    (FOLDER / name).write_text(app.export_screenshot(title="rankdeck").replace(sys.prefix, "/home/user/ml/.venv"))
 
 
 async def main() -> None:
@@ -46,7 +52,7 @@ async def main() -> None:
         await _wait(pilot, lambda: any(row.field.id == RECIPE for row in app.screen.query(FormRow)))
         next(row.line for row in app.screen.query(FormRow) if row.field.id == RECIPE).focus()
         await _wait(pilot, lambda: "Recipes" in app.export_screenshot())
-        (FOLDER / "recipes.svg").write_text(app.export_screenshot(title="rankdeck"))
+        _save(app, "recipes.svg")
         await pilot.press("escape")
         await pilot.press("enter")
         await _wait(pilot, lambda: bool(engine.runs()))
@@ -55,16 +61,16 @@ async def main() -> None:
         try:
             await _wait(pilot, lambda: (engine.runs()[0].step or 0) >= STEP)
             await pilot.pause(1)
-            (FOLDER / "run.svg").write_text(app.export_screenshot(title="rankdeck"))
+            _save(app, "run.svg")
             snapshot = await deck.snapshot()
             pid = snapshot.ranks[2].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await _wait(pilot, lambda: app.export_screenshot().replace("&#160;", " ").count("waits for rank 2") == 3)
-            (FOLDER / "failure.svg").write_text(app.export_screenshot(title="rankdeck"))
+            _save(app, "failure.svg")
         finally:
             await deck.stop(at_once=True)
-            await _wait(pilot, lambda: engine.runs()[0].state == "stopped")
+            await _wait(pilot, lambda: engine.runs()[0].ended_at is not None)
 
 
 async def hang() -> None:
@@ -95,7 +101,7 @@ async def hang() -> None:
         try:
             await _wait(pilot, lambda: shows("has not called") and shows("train.py:12"))
             await pilot.pause(1)
-            (FOLDER / "hang.svg").write_text(app.export_screenshot(title="rankdeck"))
+            _save(app, "hang.svg")
             script.write_text(code.replace(MISTAKE, ""))  # noqa: ASYNC240 - as with E
             await pilot.press("s", "y")
             await _wait(pilot, lambda: engine.runs()[0].state == "stopped")
@@ -107,11 +113,11 @@ async def hang() -> None:
             await pilot.press("C")
             await _wait(pilot, lambda: isinstance(app.screen, CompareScreen) and shows("--lr"))
             await pilot.pause(2)
-            (FOLDER / "compare.svg").write_text(app.export_screenshot(title="rankdeck"))
+            _save(app, "compare.svg")
             await pilot.press("q", "2")
             await _wait(pilot, lambda: shows("r0"))
             await pilot.pause(2)
-            (FOLDER / "chart.svg").write_text(app.export_screenshot(title="rankdeck"))
+            _save(app, "chart.svg")
         finally:
             for run in engine.runs():
                 if run.ended_at is None:

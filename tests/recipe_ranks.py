@@ -41,7 +41,7 @@ SERIES = entries("recipe_ranks", "series")
 class Ran(NamedTuple):
     """How the ranks of a recipe have ended."""
 
-    statuses: list[int]  # by rank; over MPI that of mpirun alone
+    statuses: list[int]  # exit status of each rank; over MPI only that of mpirun
     outputs: list[str]  # what each rank has printed; errors come last over MPI and UCC
     metrics: list[list[dict[str, Any]]]  # of each rank, the lines that `rankdeck.log` wrote; over MPI and UCC none
 

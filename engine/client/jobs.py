@@ -23,9 +23,8 @@ from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
 
-NEW_JOB = (
-    2 * LONGEST
-)  # seconds after its submission in which a job that squeue does not show may still appear: answers are used again
+NEW_JOB = 2 * LONGEST
+"""Seconds after its submission in which a job may be missing in the answer of squeue, because an older answer is used again."""
 
 
 def runs_and_jobs() -> list[RunSummary]:

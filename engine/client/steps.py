@@ -53,10 +53,11 @@ def name_run(file: Path, run: str) -> None:
 
 def wait_claimed(file: Path) -> tuple[str, str]:
     """The task that launches and its run, once it has. Raises CheckError: it has failed, or does not launch in time."""
-    end, run = time.monotonic() + LAUNCH_TIME, ""
+    end, task, run = time.monotonic() + LAUNCH_TIME, "", ""
     while not run and time.monotonic() < end:
         time.sleep(POLL)
         task, _, run = file.read_text().partition(" ")
     if run in ("", "-"):
-        raise CheckError("another task of this step could not launch the run", hint="its output tells why")
+        why = "could not launch the run" if run else f"has not launched the run within {LAUNCH_TIME:g} s"
+        raise CheckError(f"task {task} of this step {why}", hint="the output of that task tells why")
     return task, run

@@ -92,17 +92,22 @@ class Job:
             await asyncio.sleep(PAUSE / 10)
         if not run.ended.is_set() and (state != "" or place_here() is None):
             known = QueuedJob(job=self._number, state=state) if state else await find_end(self._number)
-            if known is not None and known.state in WAITING and place_here():  # this supervisor began with the job
+            # Slurm will start the job again, and this supervisor, which runs in it, leaves the run to the next start.
+            if known is not None and known.state in WAITING and place_here():
                 run.handle(ev.StopRequested(at=time.time(), by=REQUEUE, at_once=True, again=True))
             run.handle(ev.JobEnded(at=time.time(), reason=end_words(self._number, known)))
-        run.ended.set()  # in its job, which tells its last state when this process has ended, to the next command
+        run.ended.set()  # Slurm tells the last state of the job after this process, which runs in it, has ended: the next command asks
         self._drop_links()
 
 
 async def find_end(job: str) -> QueuedJob | None:
     """The last state of a job that is over, or is completing; None: Slurm has forgotten it, or does not answer."""
-    said = await _ask(job, f"--format={FORMAT}", lambda said: f"{job}|COMPLETING|" not in said)
-    return parse_queue(said or "").get(job)
+
+    def is_told(said: str) -> bool:
+        found = parse_queue(said).get(job)
+        return found is None or found.state != "COMPLETING"
+
+    return parse_queue(await _ask(job, f"--format={FORMAT}", is_told) or "").get(job)
 
 
 async def _ask(job: str, form: str, is_told: Callable[[str], bool] = lambda said: True) -> str | None:

@@ -77,8 +77,8 @@ class Server:
         self._note_whereabouts()
 
     def _note_whereabouts(self) -> None:
-        """Writes down where this supervisor is, and that the user has launched the run in a job. On a full disk it is found by the default path of
-        its socket."""
+        """Writes where this supervisor is, and the job in which the user has launched the run, if there is one. If the disk is full, commands
+        find the supervisor by the default path of its socket."""
         paths, place = self._run.paths, place_here()
         where = Whereabouts(
             host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(self._path), place=place

@@ -126,8 +126,8 @@ ASKING_TIME = 1.0
 
 
 class RollCall:
-    """Finds out which ranks of a group are absent: a rank asks the others how many collectives they have announced. The background thread
-    of each rank answers, whatever its other threads do. `announced` counts this rank's collectives."""
+    """Finds out which ranks of a group are absent: a rank asks the others how many collectives they have announced. Each rank answers in its
+    background thread, so a busy script does not delay the answer. `announced`: number of this rank's collectives."""
 
     def __init__(self, messages: Messages, rank: int, size: int) -> None:
         self.announced = 0

@@ -71,7 +71,7 @@ def wrong_calls(world: int) -> Iterator[Wrong]:
 
 TABLES = ("ways", "tensors", "written", "roots", "arguments", "apart", "absent", "messages")
 TORCHS = "Invalid destination rank|Invalid usage of tensors with different dtypes"
-"""Errors of torch's own checks, which come first and do not name the operation."""
+"""Errors that torch raises before our checks. They do not name the operation."""
 
 
 class Wrapper(torch.Tensor):

@@ -15,7 +15,7 @@ from rankdeck.store_host import PREFIX, publish
 from tests.support import ROOT, SLOWEST, entries, wait_until
 from tests.warm_ranks import Forked, Template, template
 
-NO_NUMPY = entries("rank/elastic_ranks", "no_numpy")  # a `sitecustomize` with which a Python has no numpy
+NO_NUMPY = entries("rank/elastic_ranks", "no_numpy")  # a `sitecustomize` that hides numpy
 
 
 class Ranks:

@@ -78,12 +78,19 @@ def test_a_run_is_reached_from_the_login_node_although_each_task_prints_before(
     wait_gone(*pids)
 
 
-def test_a_run_of_the_users_batch_file_is_reached_from_the_login_node_and_stopped(
-    slurm: Slurm, rankdeck: Deck, batch: Callable[..., str]
-) -> None:
+@pytest.fixture
+def launched(rankdeck: Deck, batch: Callable[..., str]) -> tuple[str, str]:
+    """A job of the user's own, and the run in it, whose ranks make steps."""
     job = batch("LAUNCH")
     run = the_run(rankdeck)
     wait_steps(rankdeck, run)
+    return job, run
+
+
+def test_a_run_of_the_users_batch_file_is_reached_from_the_login_node_and_stopped(
+    slurm: Slurm, rankdeck: Deck, launched: tuple[str, str]
+) -> None:
+    job, run = launched
     status = rankdeck.wait_status(run, lambda now: now["state"] == "running")
     assert [rank["node"] for rank in status["ranks"]] == ["sl1", "sl1"]
     wait_until(lambda: "go_on.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
@@ -93,11 +100,9 @@ def test_a_run_of_the_users_batch_file_is_reached_from_the_login_node_and_stoppe
 
 
 def test_a_run_of_the_users_batch_file_ends_with_its_job_in_words_of_slurm(
-    slurm: Slurm, rankdeck: Deck, batch: Callable[..., str]
+    slurm: Slurm, rankdeck: Deck, launched: tuple[str, str]
 ) -> None:
-    job = batch("LAUNCH")
-    run = the_run(rankdeck)
-    wait_steps(rankdeck, run)
+    job, run = launched
     slurm.run("scancel", job)
     wait_until(lambda: "running" not in rankdeck("ps", "--all").stdout, what="ps knows the end")
     said = rankdeck("status", run).stdout

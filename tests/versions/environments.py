@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.installing import UnavailableError, install
 
-SECONDS = 1800  # within which an environment is there: an older torch is a build for CUDA of 5 GB
+SECONDS = 1800  # to install an environment: an older torch has 5 GB, because it is built for CUDA
 
 
 class Versions(NamedTuple):

@@ -19,18 +19,16 @@ from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
-from tui.text.compare import Labelled, code_text, compare_text, labels_of
+from tui.text.compare import DrawnRun, code_text, compare_text, labels_of
 from tui.text.lines import error_text
-from tui.text.plot import drawn_as
+from tui.text.plot import drawn_as, rgb
 from tui.widgets.chart import Chart
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 
 MOST_CURVES = 16  # runs whose curves are drawn: more can't be told apart
-
-EVERY = 2.0
-"""Seconds until runs that go on are read again."""
+EVERY = 2.0  # seconds until runs that go on are read again
 
 
 class CompareScreen(DeckScreen):
@@ -88,11 +86,10 @@ class CompareScreen(DeckScreen):
             pane.show_text(partial(code_text, lines, ascii=ascii), title="How uncommitted changes differ")
         else:
             look = partial(drawn_as, dark=self.app.current_theme.dark, ascii=ascii)
-            looks = [look(index) if index < MOST_CURVES else ("", (0, 0, 0)) for index in range(len(sides))]
-            runs = [
-                Labelled(one.run, sign, f"rgb({colour[0]},{colour[1]},{colour[2]})")
-                for one, (sign, colour) in zip(sides, looks, strict=True)
-            ]
+            runs = [DrawnRun(one.run) for one in sides]
+            for index, one in enumerate(runs[:MOST_CURVES]):
+                sign, colour = look(index)
+                runs[index] = one._replace(sign=sign, style=rgb(colour))
             pane.show_text(partial(compare_text, runs, self._parts, ascii=ascii), title="Results and differences")
         self._show_curves()
         self.refresh_bindings()

@@ -14,12 +14,12 @@ from tui.text.marks import MUTED, shown
 WIDEST = 30  # cells of a column
 
 
-class Labelled(NamedTuple):
-    """A run in a comparison, and how its curve is drawn."""
+class DrawnRun(NamedTuple):
+    """A run in a comparison, and the sign and style of its curve."""
 
     run: str
-    sign: str
-    style: str
+    sign: str = " "
+    style: str = ""
 
 
 def labels_of(runs: Sequence[str], parts: Sequence[Topic]) -> list[str]:
@@ -32,7 +32,7 @@ def labels_of(runs: Sequence[str], parts: Sequence[Topic]) -> list[str]:
     return labels if is_good else list(runs)
 
 
-def compare_text(runs: Sequence[Labelled], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
+def compare_text(runs: Sequence[DrawnRun], parts: Sequence[Topic], width: int, *, ascii: bool) -> Content:
     """A line for each run and a column for each difference: settings and results, then each other subject. Columns that do not fit stand in
     further lines."""
     topics = {part.title: part.rows for part in parts}
@@ -52,7 +52,7 @@ def compare_text(runs: Sequence[Labelled], parts: Sequence[Topic], width: int, *
     return shown(Content("\n").join(lines), ascii=ascii)
 
 
-def _table(title: str, runs: Sequence[Labelled], rows: Sequence[Row], width: int, *, ascii: bool) -> list[Content]:
+def _table(title: str, runs: Sequence[DrawnRun], rows: Sequence[Row], width: int, *, ascii: bool) -> list[Content]:
     """Lines of a table, with an empty one below it; none without rows of a comparison, which are its columns."""
     first = max(cell_len(title), *(2 + min(WIDEST, cell_len(plain_line(one.run))) for one in runs))
     widest = max(WIDEST, width // 3)
@@ -61,19 +61,19 @@ def _table(title: str, runs: Sequence[Labelled], rows: Sequence[Row], width: int
     while columns:
         fit = max(1, sum(end <= width - first for end in accumulate(2 + cells for _, cells in columns)))
         now, columns = columns[:fit], columns[fit:]
-        texts = [
-            "".join(
-                "  " + cell_fit(plain_line(text), cells, ascii=ascii)
-                for text, (_, cells) in zip(line, now, strict=True)
-            )
-            for line in ([row.name for row, _ in now], *zip(*(row.values for row, _ in now), strict=True))
-        ]
-        lines.append(Content.assemble((cell_fit(title, first), "bold $text-accent"), (texts[0].rstrip(), MUTED)))
-        for one, text in zip(runs, texts[1:], strict=True):
+        names = _cells([(row.name, cells) for row, cells in now], ascii=ascii)
+        lines.append(Content.assemble((cell_fit(title, first), "bold $text-accent"), (names, MUTED)))
+        for index, one in enumerate(runs):
             name = cell_fit(cut_run(one.run, first - 2, ascii=ascii), first - 2)
-            lines.append(Content.assemble((one.sign or " ", one.style), f" {name}", text.rstrip()))
+            values = _cells([(row.values[index], cells) for row, cells in now], ascii=ascii)
+            lines.append(Content.assemble((one.sign, one.style), f" {name}", values))
         lines.append(Content(""))
     return lines
+
+
+def _cells(texts: Sequence[tuple[str, int]], *, ascii: bool) -> str:
+    """Texts, each in so many cells."""
+    return "".join("  " + cell_fit(plain_line(text), cells, ascii=ascii) for text, cells in texts).rstrip()
 
 
 def code_text(lines: Sequence[str], width: int, *, ascii: bool) -> Content:

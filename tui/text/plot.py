@@ -87,7 +87,7 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
         (
             sign or (ASCII_MARKER if request.ascii else SWATCH),
             curve.name,
-            Style(color=f"rgb({','.join(map(str, colour))})"),
+            Style(color=rgb(colour)),
         )
         for curve, sign, colour in _drawn_as(found, request)
     ]
@@ -98,6 +98,11 @@ def drawn_as(index: int, *, dark: bool, ascii: bool) -> tuple[str, tuple[int, in
     """The sign and the colour of a curve. No two of the first 36 have both alike."""
     own, colours = ASCII_SIGNS if ascii else SIGNS, DARK if dark else LIGHT
     return own[(index + index // len(colours)) % len(own)], colours[index % len(colours)]
+
+
+def rgb(colour: tuple[int, int, int]) -> str:
+    """A colour as styles name it."""
+    return f"rgb({','.join(map(str, colour))})"
 
 
 def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tuple[int, int, int]]]:

@@ -58,7 +58,7 @@ class RankStrips:
         self._strips.clear()
 
     def cells(self, row: Row, columns: Columns, now: float, sparks: Sparks, *, index: int, cursor: bool) -> Cells:
-        """The text of a row. `index`: its place, where it is remembered."""
+        """The text of a row. `index`: number of the row. The last text of each row is kept."""
         made_from = row, cursor, columns, now, sparks
         known = self._known.get(index)
         if known is not None and known[0] == made_from:
