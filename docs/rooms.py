@@ -249,7 +249,7 @@ def draw_table() -> str:
             "at": 9.0, "node": "n", "attempt": state.attempt, "rank": rank, "generation": state.generation, "by": "", "reason": "", "pid": 1,
             "signal": 9, "status": 1, "port": 1, "agent_pid": 1, "seconds": 1.0, "kind": "nan", "ranks": (rank,), "text": "", "policy": "stop",
             "check": "", "fails": False, "modules": (("torch", 1.0),), "run": "r", "name": "r", "nodes": (("n", (0, 1)),), "on_failure": "hold",
-            "max_restarts": 1, "job": "1", "found": ev.Found(),
+            "max_restarts": 1, "job": "1", "found": ev.Found(), "folder": "ckpt",
         }  # fmt: skip
         if issubclass(kind, ev.ProcessEvent):
             values["generation"] = state.generation_of(rank)

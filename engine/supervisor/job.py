@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from engine.core.plan.batch.job import WAITING, QueuedJob, end_words
@@ -40,6 +40,9 @@ class Job:
         self._asks = False
         self._end: asyncio.Task[None] | None = None
         self._is_over = False
+        self._signalled_at = 0.0
+        self.find_saved: Callable[[], Awaitable[None]]
+        """Looks for checkpoints, if no agent has. `Reports` sets it."""
 
     @property
     def _number(self) -> str:
@@ -61,14 +64,14 @@ class Job:
     def take_signal(self) -> None:
         """Asks Slurm why a node has got SIGTERM; other nodes get it in the same moment."""
         if self._number and not self._asks and self._end is None:
-            self._asks = True
+            self._asks, self._signalled_at = True, time.time()
             self._run.tasks.create_task(self._decide(), name=f"what becomes of job {self._number}")
 
     async def _decide(self) -> None:
         said = await _ask(self._number, f"--Format={ENDING_FORMAT}")
         if said is not None and (ends := ending_state(said)) is not None:
             state, may_begin_again = ends
-            self._run.handle(ev.JobEnding(at=time.time(), reason=f"Slurm ends job {self._number}"))
+            self._run.handle(ev.JobEnding(at=self._signalled_at, reason=f"Slurm ends job {self._number}"))
             self.end("" if may_begin_again and place_here() else state)
         self._asks = False
         self._go_on()
@@ -90,6 +93,8 @@ class Job:
         run = self._run
         while not self._is_over and self._has_agents:  # noqa: ASYNC110 - ranks save, and agents end
             await asyncio.sleep(PAUSE / 10)
+        if not run.ended.is_set():
+            await self.find_saved()
         if not run.ended.is_set() and (state != "" or place_here() is None):
             known = QueuedJob(job=self._number, state=state) if state else await find_end(self._number)
             # Slurm will start the job again, and this supervisor, which runs in it, leaves the run to the next start.

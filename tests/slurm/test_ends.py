@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from engine.runs.paths import RunPaths
+from engine.supervisor.lifetime.abandon import end_supervisor
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
 from tests.support import Deck, entries, wait_gone, wait_until
 
 SAVE = entries("slurm/ends", "save")
 """A script whose rank 0 writes a checkpoint for 2 s at SIGTERM."""
+
+ENDLESS = entries("slurm/ends", "endless")
+"""A script whose rank 0 has a whole checkpoint of step 2, and writes another one from SIGTERM on, until it is killed."""
 
 PLAIN, STAY = entries("slurm/ends", "plain"), entries("slurm/ends", "stay")
 """Scripts without a handler, and with some that only print."""
@@ -83,6 +88,28 @@ def test_what_was_saved_when_slurm_ends_a_job_is_told(
     shown = rankdeck("status", launch.run).stdout
     assert f"Slurm's job {launch.job} {said}" in shown
     assert status["saved"]["words"] in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("launch", "supervisor"),
+    [("allocation", "lives"), ("allocation", "is killed"), ("submitted", "is killed by Slurm")],
+    indirect=["launch"],
+)
+def test_a_save_that_slurm_cuts_off_is_told_and_set_aside(
+    slurm: Slurm, rankdeck: Deck, launch: Launch, write_script: WriteScript, supervisor: str, work: Path
+) -> None:
+    launch(write_script("endless.py", ENDLESS), on_torn="set-aside")
+    paths = RunPaths(rankdeck.folder(launch.run))
+    slurm.run("scancel", "--signal=TERM", launch.job)
+    wait_until(lambda: b"CheckpointFolderSeen" in paths.journal.read_bytes(), what="the save is seen")
+    wait_until(lambda: len(list((work / "ckpt").iterdir())) == 2, what="it is the second one")
+    if supervisor == "is killed":
+        end_supervisor(paths)
+    slurm.run("scancel", launch.job)
+    status = rankdeck.wait_state(launch.run, "failed")
+    (torn,) = (work / "ckpt").glob("*.torn")
+    words = f"ckpt/{torn.stem} was being written when attempt 0 ended, and is now {torn.name}; ckpt/step_2.pt is whole"
+    assert words in status["saved"]["words"]
 
 
 def test_ends_of_ranks_with_their_job_are_no_failures(

@@ -121,6 +121,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
     *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
     *(ev.CheckpointsFound(at=5e3, attempt=attempt, found=ev.Found()) for attempt in (0, 1)),
+    ev.CheckpointFolderSeen(at=5e3, attempt=0, folder="/w/ckpt"),
     *(ev.HoldOverdue(at=5e3, attempt=attempt, seconds=60.0) for attempt in (0, 1)),
     *(
         ev.HealthNoticed(at=5e3, attempt=attempt, kind="nan", ranks=(1, 9), text="x", policy=policy)

@@ -274,6 +274,12 @@ class CheckpointsFound(AttemptEvent, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class CheckpointFolderSeen(AttemptEvent, frozen=True, kw_only=True):
+    """A rank writes checkpoints in this folder."""
+
+    folder: str
+
+
 class HoldOverdue(AttemptEvent, frozen=True, kw_only=True):
     """The run has held for `seconds`, which is `launch.hold_for`."""
 
@@ -346,6 +352,7 @@ AnyEvent = (
     | RankEnded
     | RankLost
     | CheckpointsFound
+    | CheckpointFolderSeen
     | HoldOverdue
     | HealthNoticed
     | StopRequested

@@ -90,7 +90,7 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
             return job_ending(state, event)
         case ev.RunContinued():
             return run_continued(state, event)
-        case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported():
+        case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported() | ev.CheckpointFolderSeen():
             return shown_event(state, event)
         case ev.NodeCleared():
             return node_cleared(state, event)

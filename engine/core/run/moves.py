@@ -112,6 +112,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         waits_in=(),
         free_rejoins=0,
         elastic=False,
+        told_at=0.0,
         saved=None,
         news=(),
     )
@@ -157,6 +158,7 @@ def stop(
     if not any_rank(state, st.Alive):
         return clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in up_nodes(state))
+    state = replace(state, told_at=state.told_at or at)
     return replace(state, phase=st.Stopping(then=then, at_once=at_once, cause=cause)), stops + reach_soon(state)
 
 

@@ -29,6 +29,7 @@ from engine.core.run.rejoin import rejoin, tell, tell_again, why_no_rejoin
 from engine.core.run.requests import stop_requested
 
 RankEvent = ev.RankSpawned | ev.RankEnded | ev.RankLost
+Fact = ev.NodeWarned | ev.ModulesImported | ev.ScriptImported | ev.CheckpointFolderSeen
 
 
 def supervisor_started(state: st.RunState, event: ev.SupervisorStarted) -> Step:
@@ -163,8 +164,8 @@ def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
             assert_never(never)
 
 
-def shown_event(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | ev.ScriptImported) -> Step:
-    """Notes facts that are only shown: a warning about a node, or the imports of its template or of rank 0."""
+def shown_event(state: st.RunState, event: Fact) -> Step:
+    """Notes facts that decide nothing: a warning about a node, the imports of its template or of rank 0, where checkpoints are written."""
     match state.phase:
         case st.Ended():
             return ignore(state, "the run has ended")
@@ -175,7 +176,7 @@ def shown_event(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | 
             assert_never(never)
 
 
-def _with_note(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | ev.ScriptImported) -> st.RunState:
+def _with_note(state: st.RunState, event: Fact) -> st.RunState:
     match event:
         case ev.NodeWarned():
             warnings = state.node(event.node).warnings
@@ -185,6 +186,8 @@ def _with_note(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | e
             return set_node(state, event.node, imports=event.modules)
         case ev.ScriptImported():
             return replace(state, imports=event.modules)
+        case ev.CheckpointFolderSeen(folder=folder):
+            return state if folder in state.folders else replace(state, folders=(*state.folders, folder)[-8:])
         case _ as never:
             assert_never(never)
 

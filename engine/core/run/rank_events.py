@@ -88,14 +88,15 @@ def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
 
 
 def checkpoints_found(state: st.RunState, event: ev.CheckpointsFound) -> Step:
-    """Notes what the attempt has left. A checkpoint that was set aside explains the exception at which the attempt ended."""
+    """Notes what the attempt has left. A checkpoint that was set aside explains the exception at which the attempt ended. If ranks and agents
+    were killed together, the state still has the ranks as they were before."""
     match state.phase:
-        case st.Clearing() if state.saved is None:
+        case st.Opening() | st.Ended():
+            return ignore(state, "the attempt has not begun, or the run has ended")
+        case st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
+            if state.saved is not None:
+                return ignore(state, "it was known already")
             return replace(state, saved=event, failed_at=None if event.found.moved else state.failed_at), ()
-        case st.Clearing():
-            return ignore(state, "it was known already")
-        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Closing() | st.Ended():
-            return ignore(state, "the attempt is not over, or another has begun")
         case _ as never:
             assert_never(never)
 

@@ -201,6 +201,8 @@ class RunState(Value, frozen=True, kw_only=True):
     fallback: tuple[FallbackBackend, ...] = ()  # backends to fall back on that were not tried yet
     news: tuple[RankNews, ...] = ()  # news that the ranks of this attempt were told, in order
     notices: int = 0  # lines of the story about the ranks' health
+    told_at: float = 0.0  # when the ranks of this attempt were told to stop; 0: they were not
+    folders: tuple[str, ...] = ()  # where ranks were seen to write checkpoints, the newest eight
     saved: CheckpointsFound | None = None  # what this attempt, which is over, has left on the disk; None: unknown
     imports: tuple[tuple[str, float], ...] = ()
     """Modules that rank 0 has imported itself, and their seconds, from its last report."""

@@ -25,7 +25,7 @@ from engine.core.run.state import (
     Starting,
     Stopping,
 )
-from engine.core.views.saved import saved_view
+from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import Activity
 from engine.core.words import rank_words
 
@@ -104,11 +104,6 @@ def orphan_words(ranks: Sequence[int]) -> str:
         f"{rank_words(ranks)} {verb} processes that wait for a store that no process hosts; if the script starts its own ranks, set "
         'launch.environment = "plain" and layout.ranks_per_node = 1'
     )
-
-
-def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
-    """The numbers of the rank that has reported the newest checkpoint, if any has."""
-    return max(progress, key=lambda one: one.checkpoint_at or 0.0)
 
 
 def next_restart(

@@ -90,6 +90,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
         case ev.CheckpointsFound(found=found):
             saved = saved_view(after)
             return saved.words if saved else "", "warning" if found.torn or not found.newest else "notice"
+        case ev.CheckpointFolderSeen():
+            return "", "info"
         case ev.HoldOverdue(seconds=seconds):
             return f"nobody has restarted the run for {seconds:g} s (launch.hold_for); it ends", "warning"
         case ev.HealthNoticed(text=text, kind=kind):

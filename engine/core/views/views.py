@@ -34,8 +34,8 @@ from engine.core.run.state import (
     run_word,
     status_words,
 )
-from engine.core.views.activity import current_activity, dead_ranks, newest_checkpoint, next_restart
-from engine.core.views.saved import saved_view
+from engine.core.views.activity import current_activity, dead_ranks, next_restart
+from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
 

@@ -123,10 +123,12 @@ class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
 
 
 class RanksUsed(Report, frozen=True, kw_only=True, tag="usage"):
-    """Resources that ranks use: `(rank, percent of one core, bytes of memory, bytes read a second, bytes written a second)`."""
+    """Resources that ranks use: `(rank, percent of one core, bytes of memory, bytes read a second, bytes written a second)`. `written`: the
+    last file of a checkpoint that they were seen to write."""
 
     attempt: Number
     ranks: tuple[tuple[Size, Size, Size, Size | None, Size | None], ...]
+    written: tuple[str, ...] = ()
 
 
 class StoreReported(Report, frozen=True, kw_only=True, tag="store"):
@@ -200,8 +202,8 @@ class ImportsReported(Report, frozen=True, kw_only=True, tag="imports"):
 
 
 class RanksSave(Report, frozen=True, kw_only=True, tag="saving"):
-    """Ranks that were told to stop save a checkpoint, and the stop ladder waits for it; empty: no rank does any more. `item`: its name, if
-    it is known; `size`: its bytes so far."""
+    """Ranks that were told to stop save a checkpoint, and the stop ladder waits for it; empty: no rank does any more. `item`: the path
+    of its file, if that is known; `size`: its bytes so far."""
 
     attempt: Number
     ranks: tuple[Size, ...]

@@ -176,17 +176,14 @@ class NodeState:
             rank.pid, rank.start, rank.status, rank.reason, rank.adopted = pid, start, status, reason, True
             rank.ended_at, rank.generation = ended_at, generation
             rank.told_to_stop = True  # an earlier agent may have done so
-        store, mpirun = data["store"], data.get("mpirun")
-        if store and is_same_boot and (process_status(store["pid"]) or (None,))[0] == store["start"]:
-            self.store = store
         if is_same_boot:
-            pid, start = data.get("bridge", (0, 0))
-            self.bridge = (pid, start)
+            store, self.mpirun = data["store"], data["mpirun"]
+            if store and (process_status(store["pid"]) or (None,))[0] == store["start"]:
+                self.store = store
+            self.bridge = tuple(data["bridge"])
             self.templates = {pid: start for pid, start in data["templates"] if lives(pid, start)}
             self.user_template = tuple(data["user_template"])
-        self.daemon_done = data.get("daemon_done", -1)
-        if mpirun and is_same_boot:
-            self.mpirun = mpirun
+        self.daemon_done = data["daemon_done"]
         if data["spawning"]:
             self.end_unknown()
         self.dirty = True

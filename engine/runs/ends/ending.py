@@ -10,10 +10,12 @@ from collections.abc import Iterator
 import msgspec
 
 from engine.core.metrics.series import final_values
+from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, replay
-from engine.core.run.state import Ended, waits_for_job
+from engine.core.run.state import Ended, RunState, waits_for_job
+from engine.runs.ends.proof import find_saved
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_submitted, runtime_files, write_summary
@@ -68,9 +70,18 @@ def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False
         state, news = launch(begin)[0], [begin]
     if not isinstance(state.phase, Ended) or (waits_for_job(state) and not again):
         now = time.time()
+        news += [found] if (found := _found(paths, plan, state)) is not None else []
         news += [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
         news.append(ev.JobEnded(at=now, reason=reason))
     _append(paths, size, news)
+
+
+def _found(paths: RunPaths, plan: LaunchPlan, state: RunState) -> AnyEvent | None:
+    """The event about checkpoints of an attempt that was killed with its supervisor; None: they are known, or it had not begun."""
+    saved = read_saved(paths)
+    if saved is None or saved.attempt != state.attempt or state.saved is not None:
+        return None
+    return find_saved(paths, plan, state, saved.progress)
 
 
 def write_queued(paths: RunPaths, job: str, by: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import assert_never
-
-import msgspec
 
 from engine.core.checks.node_findings import limit_finding, login_finding, rank_capacity
 from engine.core.errors import RankdeckError
@@ -20,11 +20,13 @@ from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Opening
 from engine.core.terminal_text import visible
-from engine.core.views.activity import newest_checkpoint
+from engine.core.views.saved import found_event
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.core.words import rank_words
 from engine.node.limits import cpu_limit, memory_limit, process_limits
+from engine.node.programs.checkpoints import item_of
+from engine.runs.ends.proof import find_saved
 from engine.runs.imports import remember_refusal
 from engine.supervisor.log import note
 from engine.supervisor.nodes.agents import Agents
@@ -36,9 +38,6 @@ from engine.supervisor.nodes.rank_ends import RankEnds
 from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
-
-FILE_CLOCK = 2.0
-"""Seconds by which the times of files and of a rank's reports about them may differ."""
 
 REPORT_TIME = 0.5
 """Seconds in which the reports of ranks arrive, also from other nodes."""
@@ -60,6 +59,7 @@ class Reports:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
         self._ends = RankEnds(run, ingest, orders)
         self._questions, self._orders, self._copies = questions, orders, copies
+        agents.job.find_saved = self._find_saved
         self._failed: set[str] = set()
         """Kinds of reports whose handling has failed."""
 
@@ -256,7 +256,9 @@ class Reports:
             )
             self._run.warn(node, "saving", text)
         size = f" {size_words(news.size)} so far" if news.size else ""
-        saves[node] = visible(f"saving: {news.item or 'a checkpoint'}{size}") if news.ranks else ""
+        item = "/".join(news.item.split("/")[-2:])
+        saves[node] = visible(f"saving: {item or 'a checkpoint'}{size}") if news.ranks else ""
+        self._take_folders([news.item] if news.item else ())
         self._run.note_change()
 
     def _take_checkpoints(self, node: str, news: reports.CheckpointsSeen) -> None:
@@ -264,18 +266,21 @@ class Reports:
         if node != self._run.head or news.attempt != self._run.state.attempt:
             return
         self._ingest.catch_up()
-        progress, newest = self._ingest.progress, shown(news.found.newest)
-        said = newest_checkpoint(progress)
-        if newest is not None and newest.at < self._run.state.launched_at - FILE_CLOCK:
-            newest = None
-        if said.checkpoint_at is not None and (newest is None or newest.at < said.checkpoint_at + FILE_CLOCK):
-            if newest is None or newest.step != said.checkpoint:
-                newest = ev.Checkpoint(name="", at=0.0)
-            newest = msgspec.structs.replace(newest, step=said.checkpoint, at=said.checkpoint_at)
-        texts = {"lack": visible(news.found.lack), "moved": visible(news.found.moved)}
-        found = msgspec.structs.replace(news.found, newest=newest, torn=shown(news.found.torn), **texts)
-        step = max((one.step for one in progress if one.step is not None), default=None)
-        self._run.handle(ev.CheckpointsFound(at=time.time(), attempt=news.attempt, found=found, step=step))
+        self._run.handle(found_event(news.found, self._run.state, self._ingest.progress, time.time()))
+
+    async def _find_saved(self) -> None:
+        """Looks for checkpoints from here, if the agent of rank 0 was killed before it could look."""
+        run = self._run
+        if run.state.saved is None:
+            self._ingest.catch_up()
+            found = await asyncio.to_thread(find_saved, run.paths, run.plan, run.state, self._ingest.progress)
+            if found is not None:
+                run.handle(found)
+
+    def _take_folders(self, written: Iterable[str]) -> None:
+        """Writes down where ranks write checkpoints: who looks for them when all else was killed has to know."""
+        for folder in {visible(os.path.dirname(item_of(path))) for path in written} - {*self._run.state.folders}:
+            self._run.handle(ev.CheckpointFolderSeen(at=time.time(), attempt=self._run.state.attempt, folder=folder))
 
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""
@@ -296,6 +301,8 @@ class Reports:
         if news.attempt != self._run.state.attempt:
             return
         self._run.check_ranks(node, (rank for rank, *_ in news.ranks))
+        if isinstance(news, reports.RanksUsed):
+            self._take_folders(news.written)
         for rank, *said in news.ranks:
             if isinstance(news, reports.RanksUsed):
                 process = process_use(said)
@@ -305,8 +312,3 @@ class Reports:
                 if (gpu := read_use(said)) is not None:
                     self._ingest.take_resources(rank, values_of_gpu(gpu))
                 self._run.take_gpu_use(rank, gpu)
-
-
-def shown(checkpoint: ev.Checkpoint | None) -> ev.Checkpoint | None:
-    """A checkpoint whose name any user of the node may have chosen."""
-    return None if checkpoint is None else msgspec.structs.replace(checkpoint, name=visible(checkpoint.name))

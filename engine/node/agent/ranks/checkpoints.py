@@ -31,7 +31,7 @@ class Checkpoints:
         """Starts the look, and calls `then` after its report. `told_at`: when the ranks were told to stop; 0: they were not."""
         state, ranks = self._state, self._state.ranks.values()
         ends = [rank.status or 0 for rank in ranks]
-        if 0 not in state.ranks or not state.places or self._pid or not (told_at or any(ends)):
+        if 0 not in state.ranks or self._pid or not (told_at or any(ends)):
             then()
             return
         question = {

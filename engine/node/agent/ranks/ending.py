@@ -57,21 +57,24 @@ class Ending:
         """The last report about saves."""
         self._next_look, self._waits = 0.0, False
         """When saves are looked at next, and whether the ladder waits for one."""
-        self._signals: list[int] = []
-        """Signals of Slurm to every process of its job that the supervisor does not know."""
+        self._signals: list[float] = []
+        """Signals of Slurm to every process of its job that the supervisor does not know: the last time before each, in seconds since the
+        epoch, at which it had not come. A rank may save before this process runs again."""
         self._signals_at = 0.0
-        """When Slurm has sent one, in seconds since the epoch; 0: never."""
+        self._before = 0.0
+        """That time of the last one; 0: none has come."""
         self._was_told = False
         if "SLURM_JOB_ID" in os.environ:  # ranks get it too: the job ends, or somebody signals it
-            signal.signal(signal.SIGTERM, lambda number, frame: self._signals.append(number))
+            signal.signal(signal.SIGTERM, lambda number, frame: self._signals.append(self._before))
         self._newest = 0
         """The newest generation of ranks that the ladder ends."""
 
     def tell_signal(self) -> None:
         """Tells the supervisor about a signal of Slurm, before it hears of ends of ranks that follow."""
         if self._signals:
-            self._signals, self._signals_at = [], time.time()
+            self._signals_at = self._signals.pop()
             self.send(type="job_signal")
+        self._before = time.time()
 
     def signal_rank(self, message: Message) -> None:
         """`signal`: signals the group of a rank."""

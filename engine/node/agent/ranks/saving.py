@@ -83,7 +83,7 @@ class Saving:
     def __init__(self, ranks: list[Rank], note: Callable[[Iterable[str]], None]) -> None:
         self._begin, self._note = monotonic(), note
         self.item, self.size = "", 0
-        """The file that is being written, with its folder, and the bytes of all so far; empty: none is known."""
+        """The path of the file that is being written, and the bytes of all so far; empty: none is known."""
         self._written = {(rank.number, stream): file_size(rank.files[stream]) for rank in ranks for stream in range(3)}
         self._sizes: dict[str, int] = {}
         """Sizes of open files that look like parts of a checkpoint, by path."""
@@ -110,7 +110,7 @@ class Saving:
         grown = [path for path, size in found.items() if size > self._sizes.get(path, 0)]
         self._sizes.update(found)
         if grown:
-            self.item = "/".join(grown[-1].split("/")[-2:])
+            self.item = grown[-1]
             self.size = sum(self._sizes.values())
         return bool(grown)
 

@@ -48,7 +48,7 @@ class Usage:
         self._before = {number: one for number, one in self._before.items() if number in numbers}
         used = [found for rank in running if (found := self._sample(rank)) is not None]
         if used:
-            self._send(type="usage", attempt=self._state.attempt, ranks=used)
+            self._send(type="usage", attempt=self._state.attempt, ranks=used, written=self._state.written[-1:])
 
     def _sample(self, rank: Rank) -> list[int | None] | None:
         """Number, percent of one core, bytes of memory, bytes read and written a second; None: it is the first sample, or too late."""
