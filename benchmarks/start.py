@@ -177,6 +177,7 @@ def app(job: Job) -> Times:
     """A launch by a front end that has looked at the profile until its standby was ready."""
     from engine.client.engine import LocalEngine
     from engine.client.run import LocalRun
+    from engine.gate import LAUNCHED
     from engine.planning.profiles import read_profile
     from engine.runs.listing import find_run
 
@@ -184,7 +185,7 @@ def app(job: Job) -> Times:
 
     async def launch() -> float:
         engine = LocalEngine()
-        await engine.prewarm(profile)
+        await engine.prewarm(profile, LAUNCHED)
         await asyncio.to_thread(job.wait_until_warm)
         began = time.time()
         run = LocalRun(find_run(await engine.launch(profile)))

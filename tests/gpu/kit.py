@@ -290,13 +290,13 @@ time.sleep(1000)
     )
     run = kit.start("endless", body)
     deadline = time.monotonic() + 30
-    said = ""
-    while time.monotonic() < deadline and "endless.py" not in said:
+    said, place = "", "endless.py" if kit.dry else "waiting for the GPU"
+    while time.monotonic() < deadline and place not in said:
         said = kit.command("stacks", run).stdout
     begun = time.monotonic()
     ended = kit.command("stop", run)
     need(ended.returncode == 0, ended.stderr)
-    need(kit.dry or "waiting for the GPU" in said, said)
+    need(place in said, said)
     return {"stop_seconds": round(time.monotonic() - begun, 1), "says": said.strip().splitlines()[:1]}
 
 

@@ -100,8 +100,10 @@ def test_an_exception_of_its_own_is_not_secondary(message: str) -> None:
     assert not is_secondary(traceback_of(message))
 
 
-def test_a_rank_that_open_mpi_ends_without_a_word_has_lost_a_peer() -> None:
+def test_a_rank_that_open_mpi_ends_without_an_exception_has_lost_a_peer() -> None:
     assert is_secondary(b"\n", 14)
+    assert is_secondary(b"[node1:00412] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_base_sendrecv.c at line 213\n", 14)
+    assert not is_secondary(b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.\n", 14)
     assert not is_secondary(b"ValueError: no data\n", 14)
     assert not is_secondary(b"", 1)
     assert not is_secondary(b"", None)

@@ -92,20 +92,19 @@ def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int
 
     Args:
         output: the end of its output.
-        mpi_status: its exit status if mpirun started it, else None. Without a word, Open MPI 5 ends a rank that has lost a peer on
-            another node with MPI_ERR_UNKNOWN.
+        mpi_status: its exit status if mpirun started it, else None. Open MPI 5 ends a rank that has lost a peer on another node with
+            MPI_ERR_UNKNOWN, without an exception in the rank; what its libraries print then varies.
         status: its exit status, if known.
 
     The first of chained tracebacks decides: a rank that fails and then loses its connection during cleanup is still the cause.
     """
     text = plain(output)
-    if mpi_status == _MPI_ERR_UNKNOWN and not text.strip():
-        return True
     if status is not None and _SIGNALS.get(-status, _UNKNOWN_SIGNAL).own:
         return False
     told = ending(text)
     if not told.chain:
-        return find(told.words) is None and find(_last_words(text), "consequence", context=text) is not None
+        blames = mpi_status == _MPI_ERR_UNKNOWN or find(_last_words(text), "consequence", context=text) is not None
+        return blames and find(told.words) is None
     if find(told.chain[0].message, "consequence", context=_frames(told.chain)) is None:
         return False
     # the message may have the cause, such as InfiniBand's error in nccl's
