@@ -4,8 +4,6 @@
 that may name programs; so a new function can't forget to ask.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Where rankdeck itself lies: in a checkout, or in the folder `rankdeck/_app` of an installed wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]

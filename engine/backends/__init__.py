@@ -3,8 +3,6 @@
 A profile may name several backends, one for each device: this module combines their settings and checks each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 gloo, NCCL and Open MPI ignore unknown names without a message.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """gloo: collectives over TCP between CPUs, in every torch wheel."""
 
-from __future__ import annotations
-
 from engine.core.plan.plan import BackendSettings
 from engine.gate import Permit
 

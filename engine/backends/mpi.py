@@ -1,7 +1,5 @@
 """mpi: CPU tensors through MPI, with any torch: `mpirun` starts the ranks, and `rankdeck.c10d.mpi` is the process group."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

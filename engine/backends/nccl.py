@@ -1,7 +1,5 @@
 """nccl: collectives between NVIDIA GPUs, in torch's wheels for CUDA."""
 
-from __future__ import annotations
-
 from engine.core.errors import CheckError
 from engine.core.plan.plan import BackendSettings, NodeFacts
 from engine.gate import Permit

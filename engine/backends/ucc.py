@@ -1,7 +1,5 @@
 """ucc: CPU tensors through UCC and UCX, with any torch: `rankdeck.c10d.ucc` is the process group, and uses the system's libucc."""
 
-from __future__ import annotations
-
 from engine.core.errors import CheckError
 from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
 from engine.gate import Permit

@@ -1,7 +1,5 @@
 """The user's editor, opened at the line where a traceback ends, and the user's pager."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The history of runs, and two of them side by side, read from the files of runs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

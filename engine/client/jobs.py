@@ -4,8 +4,6 @@
 import most of the core, which would slow every command down.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 

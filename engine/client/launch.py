@@ -1,7 +1,5 @@
 """The first half of a launch: a run's folder, its plan, and a standby that becomes its supervisor."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 not sent: it is in files of the run, of which a front end reads the part that it shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """`RunClient` for a run of this machine: its files, and its supervisor's socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

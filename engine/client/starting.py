@@ -1,7 +1,5 @@
 """Starts supervisors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

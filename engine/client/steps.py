@@ -1,7 +1,5 @@
 """Tasks of one Slurm step that launch the same: `srun --ntasks=8 rankdeck launch train.toml`. The first one starts the run, and the others wait for it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

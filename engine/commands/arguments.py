@@ -1,7 +1,5 @@
 """Arguments and options that several commands share, and how a shell completes them."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

@@ -3,8 +3,6 @@
 A bar is a line that its rank has not ended yet and has overwritten with carriage returns. In a file, only its last state appears.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

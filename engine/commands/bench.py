@@ -4,8 +4,6 @@ Each measurement is an ordinary run. Results are what its rank 0 reports with `r
 later runs can be compared with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

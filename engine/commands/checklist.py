@@ -1,7 +1,5 @@
 """What `rankdeck check` prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import click

@@ -1,7 +1,5 @@
 """`rankdeck clean`: removes runs that have ended. A run that may still have processes is never removed."""
 
-from __future__ import annotations
-
 import time
 
 import click

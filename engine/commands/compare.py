@@ -1,7 +1,5 @@
 """`rankdeck compare`: the results of runs side by side, and what differs between them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`rankdeck config`: where the user's settings are, and the resulting values."""
 
-from __future__ import annotations
-
 import shlex
 
 import click

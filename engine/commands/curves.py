@@ -1,7 +1,5 @@
 """Where `rankdeck export` writes the points of curves. The libraries of others are imported only for their own format."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import importlib

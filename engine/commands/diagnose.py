@@ -1,7 +1,5 @@
 """`rankdeck diagnose`: explains a failure, of a run from its journal and output, of any other job from its log."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

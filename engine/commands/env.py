@@ -1,7 +1,5 @@
 """`rankdeck env`: the variables of a backend, and names that look like variables but do nothing."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from collections.abc import Iterable

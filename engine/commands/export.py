@@ -1,7 +1,5 @@
 """`rankdeck export`: curves and reports for other programs."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

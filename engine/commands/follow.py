@@ -1,7 +1,5 @@
 """Follows a run: prints what its ranks write, its events and why it ended. For `launch`, `attach`, `logs`, `wait`, `bench`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

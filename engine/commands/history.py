@@ -1,7 +1,5 @@
 """`rankdeck runs` and `rankdeck note`: the history of runs, and the user's notes about them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

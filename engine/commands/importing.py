@@ -1,7 +1,5 @@
 """`rankdeck import`: a command of another launcher becomes a profile."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -5,8 +5,6 @@ the time limit it stops the run; with `on_limit = "requeue"`, it has submitted a
 has lost a node and has spare ones goes on in the same job.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

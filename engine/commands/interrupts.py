@@ -1,7 +1,5 @@
 """Ctrl-C and other signals while a command follows a run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Launches a profile and follows its run."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

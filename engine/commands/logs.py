@@ -1,7 +1,5 @@
 """`rankdeck logs`: the output of ranks, in the order in which they wrote it; on request, a part of it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

@@ -4,8 +4,6 @@ A web page of a stranger can have its own name resolved to 127.0.0.1, and then r
 looks at the name in the request.
 """
 
-from __future__ import annotations
-
 import re
 
 _HOST = re.compile(r"(127(?:\.\d{1,3}){3}|localhost|\[::1\])(:\d{1,5})?", re.ASCII)

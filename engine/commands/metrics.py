@@ -1,7 +1,5 @@
 """`rankdeck metrics --try FILE`: the values read from each line of a script's output."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

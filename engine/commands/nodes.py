@@ -1,7 +1,5 @@
 """`rankdeck nodes`: the partitions of Slurm, and how much of them is free."""
 
-from __future__ import annotations
-
 import click
 
 from engine.commands.arguments import JSON

@@ -1,8 +1,6 @@
 """`rankdeck diagnose --open`: the app shows the logs of another job as a run that has ended. The output of each rank is copied into a folder
 that goes with the app; nothing enters the history."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """How commands print: tables and JSON on standard output, remarks and errors on standard error."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Commands about profiles and backends, with which no run is started, and `bench`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import IO

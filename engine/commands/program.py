@@ -1,7 +1,5 @@
 """`rankdeck run` and `rankdeck new`: a program that is named on the command line, without a profile or as a new one."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`rankdeck prometheus`: gives a Prometheus server the metrics of this user's runs, through the package prometheus-client."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 The rank's stdin is a named pipe, which a shell opens in front of the program.
 """
 
-from __future__ import annotations
-
 import array
 import asyncio
 import contextlib

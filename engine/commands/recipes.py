@@ -1,7 +1,5 @@
 """`rankdeck recipes`: lists the recipes, prints a script, and begins a user's own script from one."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

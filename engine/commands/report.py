@@ -4,8 +4,6 @@ plan that look like secrets are hidden.
 Everything that ranks, nodes or profiles wrote is escaped, and control characters are removed; a policy in the file forbids scripts.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from html import escape

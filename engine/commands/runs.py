@@ -1,7 +1,5 @@
 """Commands about runs that were launched: list, look, rescue, end, remove."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

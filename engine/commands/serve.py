@@ -4,8 +4,6 @@ Every local user can connect to a loopback port. So each path begins with a toke
 else is refused, static files and the websocket included. It is no cookie, because browsers send cookies to every port of a host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac

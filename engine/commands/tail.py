@@ -1,7 +1,5 @@
 """Reads the output of ranks in whole lines, in the order of arrival: for `launch`, `attach` and `logs`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """`rankdeck takeover`: lets this host continue or remove a run whose own host is gone for ever, or has another name now."""
 
-from __future__ import annotations
-
 import time
 
 import click

@@ -1,7 +1,5 @@
 """Tells the user of a followed run that it needs them, as their settings say."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

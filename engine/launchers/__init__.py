@@ -1,7 +1,5 @@
 """How to start a command on a node. To add a launcher, see "How to add" in CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -5,8 +5,6 @@ reconnects takes 60 ms of processor time instead of 123, because only imported m
 instead of 132.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from functools import cache

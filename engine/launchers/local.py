@@ -1,7 +1,5 @@
 """Launches commands as child processes on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Output of a site before the first word of our own program: of login shells, module banners, and a `TaskProlog` of Slurm."""
 
-from __future__ import annotations
-
 import asyncio
 
 MOST = 1 << 20

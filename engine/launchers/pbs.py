@@ -3,8 +3,6 @@
 Written against the manual of PBS Professional and the source of OpenPBS; not tested on a real one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ as that takes. On the node, the connection becomes standard input and output of 
     python pbs_task.py --connect HOST PORT KEYFILE COMMAND…        on the node
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import hmac

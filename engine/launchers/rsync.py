@@ -1,7 +1,5 @@
 """Copies a folder to a node that does not share it, with rsync over ssh or, in a job, over srun or pbs_tmrsh."""
 
-from __future__ import annotations
-
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import pbs, slurm, ssh
 

@@ -4,8 +4,6 @@ The lines may contain secrets, and every user of a machine can read the command 
 first line of standard input: `with_setup` makes the command, `setup_input` what is written before everything else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

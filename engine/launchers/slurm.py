@@ -3,8 +3,6 @@
 The steps share all that the job has on the node, so that none waits for another, and none takes anything away from the ranks.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 ssh passes one string to the user's login shell there. Only this module builds it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

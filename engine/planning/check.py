@@ -1,7 +1,5 @@
 """Checks nodes before a launch, and collects facts about nodes for plans that depend on them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets

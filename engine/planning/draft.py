@@ -1,7 +1,5 @@
 """One profile's plans with different backends, from what its nodes have; `engine.planning.make` chooses among them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Profiles of commands of other launchers, and of batch files that contain one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Makes a plan from a profile: chooses among its drafts with each backend, and refuses plans that can't run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -3,8 +3,6 @@
 Commands run without a shell and with a deadline, at which they are killed with all their children.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

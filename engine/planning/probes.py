@@ -1,7 +1,5 @@
 """Probes on nodes: starts them with the node's launcher, asks questions, and always ends them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

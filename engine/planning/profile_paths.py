@@ -1,7 +1,5 @@
 """Paths in profiles: relative to the current folder, or to the project whose `.rankdeck` folder has the profile."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Finds, reads and writes profile files. Writing keeps comments and order."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import os

@@ -1,7 +1,5 @@
 """Profiles of programs that are named on the command line, without a profile file."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """The built-in training scripts, as their sources describe them. They are read, not run: they import torch."""
 
-from __future__ import annotations
-
 import difflib
 from functools import cache
 from pathlib import Path

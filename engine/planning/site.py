@@ -1,7 +1,5 @@
 """Limits of a site for all its users, in `/etc/rankdeck/config.toml`."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

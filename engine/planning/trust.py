@@ -8,8 +8,6 @@ Rankdeck remembers a digest of the profile's path, content, folder and owners, a
 and words of commands. The code inside an environment and the modules of a script are not covered.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Modules that scripts import from installed packages, kept beside the runs for `launch.preload = "auto"`."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

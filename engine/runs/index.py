@@ -4,8 +4,6 @@ The index is derived from the files of runs. If it is lost or damaged, or can't 
 whole, so it needs no locks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

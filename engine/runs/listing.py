@@ -1,7 +1,5 @@
 """Creates, finds and lists the runs of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The lock of a run: whoever holds it owns the run's folder. A supervisor holds it until its process ends."""
 
-from __future__ import annotations
-
 import os
 
 from engine.core.errors import CheckError, SupervisorError

@@ -4,8 +4,6 @@ A run's folder may be on NFS, shared by several login nodes, so sockets are else
 folder of the temporary directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Separate from `engine.runs.record`, because it imports most of the core, and lists of runs should be fast.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Finds, reads and changes the user's `config.toml`. Its command is run, so nobody else may be able to write the file."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The folders of standbys, beside those of runs; and what a process hands down to its children."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """The templates of this user that wait for launches on this machine: their folders, finding and ending them."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

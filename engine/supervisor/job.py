@@ -1,7 +1,5 @@
 """The end of the Slurm job that has the nodes of a run: whether Slurm ends it, and why it is over."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -8,8 +8,6 @@ loses them; the agents report again to the next one what is true by then. Only a
 something is refused: a stop is not, because it may be what makes room.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

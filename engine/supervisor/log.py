@@ -1,7 +1,5 @@
 """The supervisor's own log, which is its standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -4,8 +4,6 @@ It has a session of its own, so neither Ctrl-C nor a closed terminal reaches it.
 `ready`, or an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Records what each attempt of a run was started from, beside the work of the supervisor."""
 
-from __future__ import annotations
-
 import asyncio
 import traceback
 

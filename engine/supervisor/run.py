@@ -1,7 +1,5 @@
 """The data of one run that all parts of its supervisor share."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

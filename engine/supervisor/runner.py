@@ -1,7 +1,5 @@
 """The event loop of a run: events in; journal, state machine and actions out."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import operator

@@ -1,7 +1,5 @@
 """The run's socket: requests in, answers and updates out. Only processes of the same user may connect: see `_greet`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

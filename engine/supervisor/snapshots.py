@@ -4,8 +4,6 @@ A subscriber is a few numbers: how far it has received the run. Its next update 
 costs the memory of one message, delays no other, and misses no event.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

@@ -4,8 +4,6 @@ The facts are tables beside this module, one for each library. They come from it
 versions. A row with nothing but a name is a variable that exists and is not described.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

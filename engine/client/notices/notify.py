@@ -1,7 +1,5 @@
 """Tells the user that a run needs them: bell, desktop notification of the terminal, a command of theirs, a webhook."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

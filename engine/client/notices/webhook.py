@@ -4,8 +4,6 @@ stdin is a JSON object of `url` and `body`: the address may be a secret, and arg
 stdout says why the document was not taken, in words without the address; nothing: it was.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import urllib.error

@@ -1,7 +1,5 @@
 """Submits runs as jobs. Each batch system has a module of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Protocol

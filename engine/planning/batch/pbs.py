@@ -1,7 +1,5 @@
 """Asks PBS for jobs, and cancels them. Written against the manual of PBS Professional; not tested on a real one."""
 
-from __future__ import annotations
-
 import re
 import time
 

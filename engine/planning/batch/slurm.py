@@ -1,7 +1,5 @@
 """Asks Slurm for jobs, and cancels them. One `squeue` reports all jobs of the user."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The program that runs a script: Python, the interpreter that its first line names, or the kernel."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ bring it. The answer is kept until a folder that the Python imports from changes
 anybody's, is not asked: its files decide.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

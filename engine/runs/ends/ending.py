@@ -1,7 +1,5 @@
 """Ends a run without its supervisor: its job of a batch system is over, so nothing of the run is left anywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

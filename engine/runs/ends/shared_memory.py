@@ -1,7 +1,5 @@
 """Removes what killed ranks have left in shared memory; `rankdeck.c10d._mpi.segments` explains why no process uses it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Removes files of an ended run that only a run with processes needs. A sixth stays, for the history and the log."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ TensorBoard's event files tell by their names when they were created, and by whi
 beside it whose first line tells the process. Files that transformers' Trainer keeps with its checkpoints come from rank 0.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

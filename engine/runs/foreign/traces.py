@@ -3,8 +3,6 @@
 Ranks write these files, so only plain values are accepted: a pickle that names a class or a function is refused.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -4,8 +4,6 @@ The newest checkpoint, `OUTPUT_DIR/checkpoint-STEP`, tells everything up to its 
 of a training, if the script calls `save_state`. The folder is watched by the name of the latter, which may never exist.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

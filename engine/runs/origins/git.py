@@ -5,8 +5,6 @@ helpers. So git reads no other configuration than the repository's, every progra
 is switched off, and lazy downloads are refused. A repository of another user is not read at all (CVE-2022-24765).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

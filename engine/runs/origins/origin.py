@@ -1,7 +1,5 @@
 """Records the origin of a run (`engine.core.views.origin`), in two private files of its folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

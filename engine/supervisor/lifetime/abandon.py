@@ -1,7 +1,5 @@
 """Ends what a run has left on its nodes, for a run whose supervisor can't start: for example, its journal is damaged."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

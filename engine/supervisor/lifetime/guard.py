@@ -1,7 +1,5 @@
 """Keeps a process beside the supervisor that starts the next one if this one dies; see `guard_process`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@ It imports next to nothing. It shares a pipe with the supervisor, whose end mean
 that ends as it should kills this process before. A supervisor that a signal has stopped is ended first.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """The agents of a run: links to them, and the paths of their files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

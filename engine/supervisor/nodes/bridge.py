@@ -1,7 +1,5 @@
 """The command that boots an agent on a node, or connects to a running one, for every launcher. Its stdin takes a program, then frames."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Copies the working directory to other machines by rsync, before ranks start there."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

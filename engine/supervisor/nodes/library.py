@@ -1,7 +1,5 @@
 """The `rankdeck` package for ranks, with the programs that agents run: packed for nodes, unpacked once on this machine."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

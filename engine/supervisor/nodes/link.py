@@ -1,7 +1,5 @@
 """The link to a node's agent: exchanges frames with it, and reconnects if the connection breaks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

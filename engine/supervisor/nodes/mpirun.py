@@ -1,7 +1,5 @@
 """mpirun of a run: mpirun itself on the first node, and a daemon on each other node, started by the agents."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from itertools import groupby

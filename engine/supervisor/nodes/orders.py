@@ -1,7 +1,5 @@
 """Turns actions of the state machine into requests to agents."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -5,8 +5,6 @@ Addresses are found by connecting: names, first addresses and interfaces that lo
 connections, and takes less time than importing torch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """The starts and ends of ranks as their agents report them, with the reasons of failures."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec

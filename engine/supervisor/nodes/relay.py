@@ -1,7 +1,5 @@
 """Output of ranks on other machines: their agents send it, and it is stored in the run's folder."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """Turns reports of agents into events."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

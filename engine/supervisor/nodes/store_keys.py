@@ -4,8 +4,6 @@ Each attempt has its own secret, in a private file for the next supervisor and i
 older rankdeck has begun has none: nothing is signed there. `rankdeck.elastic` checks the signatures.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

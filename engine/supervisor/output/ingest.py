@@ -4,8 +4,6 @@ Files that have grown are read in slices, one after the other, and the event loo
 without end delays only its own numbers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

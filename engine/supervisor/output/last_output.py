@@ -1,7 +1,5 @@
 """The last output of ranks: the ends of their files, which the regular reading may not have reached yet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

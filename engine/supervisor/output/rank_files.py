@@ -1,7 +1,5 @@
 """The files of ranks, read and written in pieces. A rank may replace them by anything: see `open_regular`."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The template of the user for a run on this machine: found, or started. `engine.node.user_template` is its program."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

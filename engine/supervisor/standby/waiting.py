@@ -4,8 +4,6 @@ The app starts one while the user views a profile, and names the run at its laun
 or has been silent for a minute, if memory is short, if it can't be of use, and at SIGTERM.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 All of it happens in threads that nothing waits for long: the working directory may be on a file server that hangs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

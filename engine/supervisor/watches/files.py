@@ -2,8 +2,6 @@
 removed is written again. Without it, no other command would find the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Looks once a second for ranks that hang or lag and for curves that go wrong; asks hanging ranks who waits for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Keeps which modules the script of a run uses, and how long their imports take, for `launch.preload` of the next launch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

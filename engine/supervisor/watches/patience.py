@@ -1,7 +1,5 @@
 """Watches that end a wait which takes too long: ranks wait for a store, ranks wait for each other in a rejoin, a run holds."""
 
-from __future__ import annotations
-
 from engine.core.run import events as ev
 from engine.core.run.rejoin import patience
 from engine.core.run.requests import IDLE_LIMIT, hold_ends_at, idle_since
