@@ -54,8 +54,7 @@ START_TIME = 60.0
 """Seconds that a signal waits for a rank that is about to start, on a busy machine too. It may print before the supervisor knows of its
 process."""
 
-END_TIME = 10.0
-"""Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""
+END_TIME = 10.0  # Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one.
 
 
 def _stored_snapshot(paths: RunPaths) -> Snapshot:

@@ -15,8 +15,7 @@ from engine.runs.record import place_here
 LAUNCH_TIME, POLL = 600.0, 0.2
 """Seconds in which the first task has launched the run, since its plan may wait for a busy controller; and between two looks at that."""
 
-KEPT = 7 * 86_400.0
-"""Seconds after which a claim of an earlier step is removed."""
+KEPT = 7 * 86_400.0  # seconds after which a claim of an earlier step is removed
 
 
 def claim_file(profile: bytes) -> Path | None:

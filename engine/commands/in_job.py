@@ -37,11 +37,8 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, place_here, read_plan, read_submitted, replace_plan
 from engine.runs.replay import has_begun, stored_snapshot, waits_again
 
-NAME_TIME = 60.0
-"""Seconds in which a command that submits the next job of a run writes its number down."""
-
-MAX_FRUITLESS = 2
-"""Jobs in a row that get no further than an earlier one, after which no other is submitted."""
+NAME_TIME = 60.0  # seconds in which a command that submits the next job of a run writes its number down
+MAX_FRUITLESS = 2  # jobs in a row that get no further than an earlier one, after which no other is submitted
 
 
 def main(folder: str) -> int:

@@ -20,8 +20,7 @@ from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_summary
 from engine.runs.settings import read_settings
 
-END_PERIOD = 1.0
-"""Seconds between two looks whether a run has ended, by its files."""
+END_PERIOD = 1.0  # seconds between two looks whether a run has ended, by its files
 
 
 @click.command()

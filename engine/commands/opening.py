@@ -29,9 +29,7 @@ from engine.core.views.view import EventLine, FailureView, RankView, RunView, Sn
 
 MOST_RANKS = 4096  # ranks that are shown: a log may name any number
 MOST_EVENTS = 200  # last lines without a rank, which are shown as the story of the job
-
-Logs = Sequence[tuple[str, int | None, str]]
-"""The name of each file, the rank that its name tells, and its text."""
+Logs = Sequence[tuple[str, int | None, str]]  # the name of each file, the rank that its name tells, and its text
 
 
 class OpenedLog:

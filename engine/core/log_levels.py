@@ -6,10 +6,7 @@ from typing import Literal, NamedTuple, get_args
 from engine.core.terminal_text import terminal_line
 
 Level = Literal["debug", "info", "warning", "error"]
-
-LEVELS: tuple[Level, ...] = get_args(Level)
-"""From the least to the most serious. A line that names none is `info`."""
-
+LEVELS: tuple[Level, ...] = get_args(Level)  # From the least to the most serious. A line that names none is `info`.
 _RANK = r"(?:\[?(?:rank|r) ?\d+\]?:? ?)?+"
 _TIME = (
     r"[\[(]?(?:\d{2,4}[-/.]\d\d[-/.]\d{2,4}(?:[T ]\d\d:\d\d(?::\d\d)?)?|\d\d:\d\d:\d\d|[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d)"

@@ -2,8 +2,7 @@
 
 import asyncio
 
-MOST = 1 << 20
-"""Bytes of such output that are skipped."""
+MOST = 1 << 20  # bytes of such output that are skipped
 
 
 async def skip_noise(stream: asyncio.StreamReader, mark: bytes) -> None:

@@ -34,9 +34,7 @@ _OF_THE_JOB = (
 )  # fmt: skip
 """Variables that srun reads and no option overrides: they would ask for less than the job has, or for another output. The ranks get them back, by `--export`."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.:+-]+")
-"""A value that `--export` takes as it is."""
-
+_PLAIN = re.compile(r"[A-Za-z0-9_.:+-]+")  # a value that `--export` takes as it is
 COMMAND = ("env", *(f"-u{name}" for name in _OF_THE_JOB), f"SLURM_EXIT_ERROR={EXIT_LAUNCHER}", "srun", *OPTIONS)
 
 

@@ -16,11 +16,8 @@ up to the limit, so more could make them slow."""
 MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30
 """Memory is short if less than this share of it is left, and less than this number of bytes."""
 
-TEMPLATE_LIMIT = 8 << 30
-"""Bytes of memory that control groups must allow where a template waits for launches."""
-
-NO_LIMIT = 1 << 60
-"""The kernel shows unlimited memory as a number near 2**63."""
+TEMPLATE_LIMIT = 8 << 30  # bytes of memory that control groups must allow where a template waits for launches
+NO_LIMIT = 1 << 60  # the kernel shows unlimited memory as a number near 2**63
 
 
 def open_files() -> int | None:

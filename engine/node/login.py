@@ -8,8 +8,7 @@ import pwd
 import re
 import time
 
-FILES = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")
-"""In the order in which systemd reads them."""
+FILES = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")  # in the order in which systemd reads them
 
 FOLDERS = ("usr/lib/systemd/logind.conf.d", "run/systemd/logind.conf.d", "etc/systemd/logind.conf.d")
 """Folders of further files, which are read after those in the order of their names; a later folder replaces a file of the same name."""
@@ -20,8 +19,7 @@ SETTING = re.compile(r"^(#?)(Kill\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID")
 """Variables that schedulers set in their jobs."""
 
-LEAVE_TIME = 2.0
-"""Seconds for the user's manager to take this process."""
+LEAVE_TIME = 2.0  # seconds for the user's manager to take this process
 
 
 def in_job() -> bool:

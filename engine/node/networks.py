@@ -11,9 +11,7 @@ import socket
 import struct
 import time
 
-BACKLOG = 1024
-"""Connections that may wait at a port: all nodes of a run try each address at the same time."""
-
+BACKLOG = 1024  # connections that may wait at a port: all nodes of a run try each address at the same time
 SIOCGIFADDR = 0x8915
 
 

@@ -36,11 +36,8 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_AD
 RANK_PREFIXES = ("GROUP_", "ROLE_", "TORCHELASTIC_", "RANKDECK_", "OMPI_", "PMI_", "PMIX_", "MPI_", "HYDI_")
 """Environment variables that ranks get one by one."""
 
-TRIAL_TIME = 20.0
-"""Seconds that exit handlers have."""
-
-LISTED_TIME = 1.0
-"""Seconds in which a thread that has ended leaves the list of its process."""
+TRIAL_TIME = 20.0  # seconds that exit handlers have
+LISTED_TIME = 1.0  # seconds in which a thread that has ended leaves the list of its process
 
 CHANGES = (
     "os.remove", "os.rmdir", "os.rename", "os.truncate", "os.mkdir", "os.link", "os.symlink", "os.chmod", "shutil.",
@@ -124,11 +121,8 @@ def sources_of(before: set[str]) -> list[str]:
 
 # --- the environment ------------------------------------------------------------------------------------------------------
 
-_reads: set[str] = set()
-"""Names that an import has read or set; `*`: all."""
-
-READ: set[str] = set()
-"""Names that any import has read, since the first call of `record_reads`."""
+_reads: set[str] = set()  # names that an import has read or set; `*`: all
+READ: set[str] = set()  # names that any import has read, since the first call of `record_reads`
 
 
 class _Recording(type(os.environ)):  # type: ignore[misc]

@@ -31,8 +31,7 @@ HARMLESS = ("libnss_", "libgcc_s.")
 WAITING = "rankdeck collectives"
 """The name of the thread that answers questions about collectives (`rankdeck/_collectives.py`): each rank with a group has it."""
 
-LARGE = 4 << 20
-"""Kilobytes of a process that may have too many objects for a list of them."""
+LARGE = 4 << 20  # kilobytes of a process that may have too many objects for a list of them
 
 
 class Shared:

@@ -69,19 +69,14 @@ KEPT: list = []  # type: ignore[type-arg]
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders that change when a package is installed, upgraded or removed."""
 
-Spares = Dict[int, socket.socket]
-"""Pre-forked processes by pid, each with the socket for its request."""
-
+Spares = Dict[int, socket.socket]  # pre-forked processes by pid, each with the socket for its request
 MAX_MESSAGE = 1 << 20
 
 ENDING = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that systemd and schedulers send to all processes before they end them. The template outlives them with its ranks."""
 
-PR_SET_CHILD_SUBREAPER = 36
-"""Of prctl(2)."""
-
-MAX_SOURCES = 100
-"""Paths in one message."""
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+MAX_SOURCES = 100  # paths in one message
 
 
 def load_beside(name: str, folder: str) -> ModuleType:

@@ -34,9 +34,7 @@ import time
 from typing import Any, Dict
 
 Request = Dict[str, Any]
-
-MARK = "RANKDECK_MARK"
-"""Variable by which an agent finds the processes of its run."""
+MARK = "RANKDECK_MARK"  # variable by which an agent finds the processes of its run
 
 NO_MARK = "." + 60 * "-"
 """Its value here. A process that is forked for a run puts the run's mark into its place, where /proc shows it."""
@@ -60,14 +58,9 @@ INSTALLED = ("site-packages", "dist-packages")
 START_FILES = frozenset({"sitecustomize", "usercustomize"})
 """Modules that Python imports at its start, if there are any."""
 
-LOOK_TIME = 5.0
-"""Seconds between two looks at memory, folder and idle time."""
-
-REQUEST_TIME = 5.0
-"""Seconds in which a process that has connected sends its request."""
-
-MOST_LOST = 8
-"""Most runs whose template was killed and whose ranks are reaped here."""
+LOOK_TIME = 5.0  # seconds between two looks at memory, folder and idle time
+REQUEST_TIME = 5.0  # seconds in which a process that has connected sends its request
+MOST_LOST = 8  # most runs whose template was killed and whose ranks are reaped here
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that supervisors or their shells may ignore; ranks must not."""

@@ -23,8 +23,7 @@ from engine.supervisor.log import first_words, note
 MOST_FAILURES, CALM_SECONDS = 5, 60.0
 """Failures in a row after which a part stays off. A part that has run for longer than `CALM_SECONDS` ends the row."""
 
-PAUSE = 1.0
-"""Seconds until a part that has failed begins again: doubled with each failure in a row."""
+PAUSE = 1.0  # seconds until a part that has failed begins again: doubled with each failure in a row
 
 WATCH_PERIOD = 1.0
 """Seconds between two looks of a watch. Watches count their looks instead of time, because a pause of this process is not the ranks' delay."""
@@ -32,11 +31,8 @@ WATCH_PERIOD = 1.0
 START_TIME = 1.0
 """Seconds in which ranks of a template start. Work that can wait waits so long, because it would delay them."""
 
-MAX_WARNING = 400
-"""Characters of a warning."""
-
-Handle = Callable[[AnyEvent], str | None]
-"""Processes an event. Returns why it has no effect, or None if it has."""
+MAX_WARNING = 400  # characters of a warning
+Handle = Callable[[AnyEvent], str | None]  # Processes an event. Returns why it has no effect, or None if it has.
 
 
 class Watch(Protocol):

@@ -33,11 +33,8 @@ from engine.supervisor.run import SupervisedRun
 from engine.supervisor.standby.user_template import find_user_template
 from engine.supervisor.watches.events import EventWatch
 
-FILES_OF_LINK = 4
-"""Files that a link keeps open: three pipes, and the one that reports the end of its process."""
-
-OTHER_FILES = 512
-"""Other open files, for example of subscribers."""
+FILES_OF_LINK = 4  # files that a link keeps open: three pipes, and the one that reports the end of its process
+OTHER_FILES = 512  # other open files, for example of subscribers
 
 
 class Runner:

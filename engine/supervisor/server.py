@@ -23,18 +23,10 @@ from engine.supervisor.log import note
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
 
-UPDATE_PERIOD = 0.1
-"""Seconds between two updates to one subscriber: more would not be visible."""
-
-SOCKET_CHECK_PERIOD = 1.0
-"""Seconds between two checks of the socket's path."""
-
-CLOSE_TIMEOUT = 1.0
-"""Seconds for subscribers to receive the last update."""
-
-MAX_LINE = 1 << 20
-"""Bytes of one request. rankdeck's clients send less."""
-
+UPDATE_PERIOD = 0.1  # seconds between two updates to one subscriber: more would not be visible
+SOCKET_CHECK_PERIOD = 1.0  # seconds between two checks of the socket's path
+CLOSE_TIMEOUT = 1.0  # seconds for subscribers to receive the last update
+MAX_LINE = 1 << 20  # Bytes of one request. rankdeck's clients send less.
 _requests: msgspec.json.Decoder[msg.Request] = msgspec.json.Decoder(msg.Request)
 _encoder = msgspec.json.Encoder()
 

@@ -12,8 +12,7 @@ from tui.keys import bindings
 from tui.text.cells import clean
 from tui.widgets.key_bar import KeyBar
 
-Answer = bool | None
-"""True: do it. False: do nothing. None: the third answer, where there is one."""
+Answer = bool | None  # True: do it. False: do nothing. None: the third answer, where there is one.
 
 
 class ConfirmScreen(ModalScreen[Answer]):

@@ -21,9 +21,7 @@ DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228
 LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 33), (30, 140, 200))
 """Colours that people of every colour vision can tell apart (Okabe and Ito, 2008), for each kind of theme."""
 
-ALARM = (213, 94, 0)
-"""A colour of the same palette. It marks where a value was not finite."""
-
+ALARM = (213, 94, 0)  # A colour of the same palette. It marks where a value was not finite.
 MARKER, SWATCH = "braille", "⣤"
 ASCII_MARKER = "."  # how every curve is drawn, and how the legend shows it
 
@@ -36,10 +34,7 @@ SIGNED = 5  # places of a curve that have its sign
 RESTART = "┊"
 ASCII_RESTART = ":"  # drawn from top to bottom where a later attempt went on
 QUIET = (128, 128, 128)  # the colour of this line, which no curve has
-
-AXIS = 7
-"""Cells of the vertical axis' numbers. They never change, so that the curves stay where they are."""
-
+AXIS = 7  # Cells of the vertical axis' numbers. They never change, so that the curves stay where they are.
 _ASCII_FRAME = str.maketrans("┌┐└┘─│┬┴├┤┼", "++++-|+++++")
 
 # plotext has one figure for everybody.

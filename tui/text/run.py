@@ -18,14 +18,9 @@ from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, RUN_MARKS, bar, shown
 
 MAX_NAME = 24
-LOSS_CELLS = 9
-"""Cells of the loss. Every loss that is not negative fits, so that the text after it does not move."""
-
+LOSS_CELLS = 9  # Cells of the loss. Every loss that is not negative fits, so that the text after it does not move.
 WIDE = 100  # cells of a line in which the generation is written out
-
-TRACEBACK_LINES = 12
-"""Lines of a traceback that are shown: the error is at its end. The log has all of it."""
-
+TRACEBACK_LINES = 12  # Lines of a traceback that are shown: the error is at its end. The log has all of it.
 EVENT_STYLES = {"warning": "$text-warning", "error": "$text-error"}
 
 

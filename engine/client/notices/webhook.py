@@ -11,8 +11,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-SECONDS = 8.0
-"""How long the server may be silent. The whole program may take `notify.COMMAND_SECONDS`."""
+SECONDS = 8.0  # How long the server may be silent. The whole program may take `notify.COMMAND_SECONDS`.
 
 
 class _Here(urllib.request.HTTPRedirectHandler):

@@ -42,20 +42,12 @@ def rank_capacity(open_files: int | None, processes: int | None) -> Capacity | N
     return min(limits, default=None)
 
 
-SKEW_TO_WARN = 1.0
-"""Seconds. If clocks differ by more, the logs of several nodes can't be put in order."""
-
-SKEW_TO_FAIL = 300.0
-"""Seconds. Kerberos, and file servers that use it, refuse machines whose clocks differ by more."""
-
+SKEW_TO_WARN = 1.0  # Seconds. If clocks differ by more, the logs of several nodes can't be put in order.
+SKEW_TO_FAIL = 300.0  # Seconds. Kerberos, and file servers that use it, refuse machines whose clocks differ by more.
 LOW_LOCKED = 1 << 30  # bytes of locked memory: InfiniBand can't create its queues with the usual 8 MiB
 LOW_MEMORY = 1 << 29  # bytes for each rank: importing torch takes half of it
-
-LOW_ADDRESS_SPACE = 1 << 34
-"""Bytes of a process. torch reserves several GB, and CUDA much more."""
-
-LOW_FILE_SIZE = 1 << 30
-"""Bytes of a file. Checkpoints are often larger."""
+LOW_ADDRESS_SPACE = 1 << 34  # Bytes of a process. torch reserves several GB, and CUDA much more.
+LOW_FILE_SIZE = 1 << 30  # Bytes of a file. Checkpoints are often larger.
 
 FILES_PER_PEER, FILES_PER_RANK = 4, 100
 """Open files of a rank: connections to each other rank for a few process groups, and files that Python and torch open."""

@@ -35,8 +35,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     step: int | None = None
     steps: int | None = None
     loss: float | None = None
-    loss_of: str | None = None
-    """Which of several losses `loss` is; empty: that of the run; None: no loss was printed."""
+    loss_of: str | None = None  # which of several losses `loss` is; empty: that of the run; None: no loss was printed
     placeholder: float | None = None
     """The value that this rank has printed as its loss so far, while another rank of the pipeline owns the loss."""
     throughput: float | None = None
@@ -64,8 +63,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     epoch: float | None = None  # as printed: counted from 0 or 1, or with a fraction
     epochs: int | None = None
     first_epoch: int | None = None  # the first epoch that was printed, by this or an earlier attempt
-    has_epoch_lines: bool = False
-    """The newest epoch has a line of its own, so counts after it are those of the epoch."""
+    has_epoch_lines: bool = False  # the newest epoch has a line of its own, so counts after it are those of the epoch
     epoch_step: int | None = None
     epoch_steps: int | None = None
     """Step and steps of the epoch, if steps are counted in each; `step` and `steps` are those of the run."""

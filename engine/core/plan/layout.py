@@ -13,9 +13,7 @@ import msgspec
 from engine.core.patterns import late
 
 MAX_RANKS = 65_536  # far above any real run, to catch typing errors
-
-MAX_NODES = 4_096
-"""The same for nodes. Ranges are counted before they are expanded."""
+MAX_NODES = 4_096  # The same for nodes. Ranges are counted before they are expanded.
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names that always mean this machine, regardless of the resolver."""
@@ -28,9 +26,7 @@ _IPV6_WITH_COUNT = late(rf"((?:{_NAME}@)?)\[([0-9A-Fa-f:.]+)\](?::(.*))?\Z", re.
 _GROUP = late(rf"@(?:{_NAME}:)?{_NAME}\Z")
 """A node group of ClusterShell, `@gpu` or `@source:gpu`. ClusterShell puts its name into a shell command."""
 
-_LONGEST_NAME = 511
-"""Characters of user, host and `@`. Longer names are refused before a range is expanded."""
-
+_LONGEST_NAME = 511  # Characters of user, host and `@`. Longer names are refused before a range is expanded.
 _COUNT = late(r"[1-9][0-9]{0,4}\Z")
 _WORD = late(r"((?:[^,\[]|\[[^\]]*\]?)*),")
 _FOLD = late(r"\[([0-9,/-]*)\]")

@@ -8,9 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-SCHEMA = 1
-"""The version that is read and written. Files of a newer version are refused."""
-
+SCHEMA = 1  # The version that is read and written. Files of a newer version are refused.
 AUTO_PRELOAD: Final = "auto"  # value of `launch.preload`: the modules that the last run of the script used
 MAX_LINGER = 86_400  # most seconds that a template may stay after a run
 UNDERSTOOD: Final = "auto"  # a step of `launch.stop_ladder`: SIGTERM if the program has a handler for it, else SIGINT

@@ -29,9 +29,7 @@ from engine.node.agent.folders import (
 from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, Message, encode_frame, read_exactly
 from engine.node.titles import show_title
 
-CONNECT_TIME = 10.0
-"""Seconds for an agent to answer, or for agent and warden to end."""
-
+CONNECT_TIME = 10.0  # seconds for an agent to answer, or for agent and warden to end
 CHUNK = 1 << 16
 
 

@@ -10,8 +10,7 @@ import stat
 from engine.linux.files import open_regular, read_part
 from engine.node.agent.wire import MAX_FRAME, Message
 
-MOST_OUTPUT = 4000
-"""Bytes of the last output of our own processes that are reported."""
+MOST_OUTPUT = 4000  # bytes of the last output of our own processes that are reported
 
 
 def open_watched(path: str) -> int:

@@ -23,14 +23,9 @@ KEEP_FILE = "keep"
 TITLE = "title"
 """The file with the run and the node, as processes show them in `ps`: a launch that takes a standby changes it."""
 
-TITLE_SIGNAL = signal.SIGUSR1
-"""Makes warden and bridge show the new title."""
-
-LONGEST = 48
-"""Bytes of a folder's path that leave room for a socket's name: 107 for both."""
-
-ABANDONED_AFTER = 7 * 86400.0
-"""Seconds without a change after which the files of an ended agent are removed."""
+TITLE_SIGNAL = signal.SIGUSR1  # makes warden and bridge show the new title
+LONGEST = 48  # bytes of a folder's path that leave room for a socket's name: 107 for both
+ABANDONED_AFTER = 7 * 86400.0  # seconds without a change after which the files of an ended agent are removed
 
 
 def runtime_folder() -> str:

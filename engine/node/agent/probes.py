@@ -14,8 +14,7 @@ from engine.node import networks
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MAX_FRAME, Any, FrameBuffer, Message, encode_frame
 
-PROBE_SYNC = b"\0RANKDECK-PROBE 1\n"
-"""A probe prints this before its answers."""
+PROBE_SYNC = b"\0RANKDECK-PROBE 1\n"  # a probe prints this before its answers
 
 
 class Probes:
@@ -58,12 +57,8 @@ class Probes:
         self.send(type="folder", number=message["number"], reason=reason)
 
 
-CONNECT_TIME = 3.0
-"""Seconds for a connection to another node. A slower address is not the right one."""
-
-CONNECT_GRACE = 0.3
-"""Seconds for other addresses after the first has answered, because filtered addresses never answer."""
-
+CONNECT_TIME = 3.0  # Seconds for a connection to another node. A slower address is not the right one.
+CONNECT_GRACE = 0.3  # seconds for other addresses after the first has answered, because filtered addresses never answer
 MOST_ADDRESSES = 64
 
 

@@ -25,15 +25,13 @@ from engine.node.agent.folders import AGENT_LOG, GIVEN_UP, TITLE_SIGNAL, note_ti
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
 from engine.node.agent.wire import EXIT_FAILED
 
-MOST_DEATHS, DEATHS_TIME = 5, 10.0
-"""The warden gives up after more than 5 deaths of an agent within 10 seconds."""
+MOST_DEATHS, DEATHS_TIME = 5, 10.0  # the warden gives up after more than 5 deaths of an agent within 10 seconds
 
 JOB_PAUSE = 0.5
 """Seconds before another agent in a job of Slurm: at the end of a job Slurm kills its processes one after the other, and a process that
 is new at this moment would escape."""
 
-CHILD_STOPPED = 5
-"""CLD_STOPPED, which Python 3.8 does not name."""
+CHILD_STOPPED = 5  # CLD_STOPPED, which Python 3.8 does not name
 
 
 def detach(folder: str, keep: set[int]) -> None:

@@ -19,12 +19,8 @@ PROTOCOL = 2
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
 """Printed once before the first frame. The supervisor skips output of login shells before it."""
 
-MAX_FRAME = 16 * 1024 * 1024
-"""Bytes of the longest frame, without its length."""
-
-MISSED_BEATS = 3
-"""Heartbeats without an answer after which a link is dead."""
-
+MAX_FRAME = 16 * 1024 * 1024  # bytes of the longest frame, without its length
+MISSED_BEATS = 3  # heartbeats without an answer after which a link is dead
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
 EXIT_LINK_LOST = 96
 """Exit status of a bridge whose agent still runs or was killed. It is 0 if the agent has ended on purpose."""

@@ -13,9 +13,7 @@ from typing import Any, Dict
 
 from engine.node.networks import answer, open_listener
 
-SYNC = b"\0RANKDECK-PROBE 1\n"
-"""Printed once before the first answer; output of login shells before it is skipped."""
-
+SYNC = b"\0RANKDECK-PROBE 1\n"  # printed once before the first answer; output of login shells before it is skipped
 EXIT_CUT_OFF = 98
 
 MAX_FRAME = 1 << 20

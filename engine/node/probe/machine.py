@@ -17,12 +17,8 @@ from engine.node.networks import interfaces
 
 Message = Dict[str, Any]
 Paths = List[str]
-
-MARK = "RANKDECK_MARK"
-"""Environment variable that every process of a run inherits from its rank."""
-
-WAITING = "."
-"""First character of the marks of processes that wait for a launch."""
+MARK = "RANKDECK_MARK"  # environment variable that every process of a run inherits from its rank
+WAITING = "."  # first character of the marks of processes that wait for a launch
 
 
 def machine(question: Message) -> Message:

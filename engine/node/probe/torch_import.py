@@ -15,8 +15,7 @@ from engine.node.probe.channel import EXIT_CUT_OFF, wait
 from engine.node.probe.machine import Message, count_gpus
 from engine.node.probe.rank import last_line, rank_environment, rank_folder, rank_path
 
-SMI_TIME = 10.0
-"""Seconds for `nvidia-smi`, which may have to load the driver."""
+SMI_TIME = 10.0  # seconds for `nvidia-smi`, which may have to load the driver
 
 END_WITH_PROBE = """
 try:
@@ -58,8 +57,7 @@ exec(compile(sys.argv.pop(), "rankdeck", "exec"))
 """
 """Runs another program: `-c RUN_PROGRAM program`."""
 
-LONGEST_ANSWER = 1 << 16
-"""Bytes that are kept of a child's facts."""
+LONGEST_ANSWER = 1 << 16  # bytes that are kept of a child's facts
 
 LONGEST_WORDS = 1 << 12
 """Bytes that are kept of the end of a program's output; earlier output may come from Python's start."""

@@ -21,8 +21,7 @@ from typing import Any
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Variables of Open MPI, of MPICH, and of other launchers with PMIx."""
 
-AGENT_TIMEOUT = 3600.0
-"""Seconds without an agent after which this process ends: longer than any lease."""
+AGENT_TIMEOUT = 3600.0  # seconds without an agent after which this process ends: longer than any lease
 
 
 def connect(folder: str) -> socket.socket:

@@ -11,23 +11,15 @@ from engine.core.plan.batch.pbs import parse_jobs
 from engine.gate import LAUNCHED, Permit
 from engine.planning.nodes import answer, run_quickly
 
-PATIENCE = 5.0
-"""Seconds for which an answer of qstat is used again: the server answers many users."""
-
-LIMIT = 10.0
-"""Seconds for qstat to answer."""
+PATIENCE = 5.0  # seconds for which an answer of qstat is used again: the server answers many users
+LIMIT = 10.0  # seconds for qstat to answer
 
 OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRONMENT", "PBS_QUEUE", "PBS_ARRAY")
 """Beginnings of the names of variables that PBS sets in a job."""
 
 SHOW = "qstat -xf"
-
-NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")
-"""The answer of qsub."""
-
-_UNKNOWN = 153
-"""Exit status of qstat for a job that the server does not know, or has forgotten."""
-
+NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")  # the answer of qsub
+_UNKNOWN = 153  # exit status of qstat for a job that the server does not know, or has forgotten
 _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
 
 _answers: dict[str, tuple[float, QueuedJob | None]] = {}

@@ -35,10 +35,7 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
 """Beginnings of the names of variables that Slurm sets in a job."""
 
 SHOW = "scontrol show job"
-
-NUMBER = re.compile(r"[0-9]+")
-"""The answer of sbatch."""
-
+NUMBER = re.compile(r"[0-9]+")  # the answer of sbatch
 _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
 
 _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"

@@ -25,14 +25,9 @@ from engine.supervisor.lifetime.guard import end_guards
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
 
-STOPPED = "stopped without a supervisor"
-"""Why the run has ended."""
-
-SWEEP_TIME = 5.0
-"""Seconds for killed processes to disappear."""
-
-LOCK_TIME = 5.0
-"""Seconds in which a supervisor that can't start, and that its guard has just started, must have ended."""
+STOPPED = "stopped without a supervisor"  # why the run has ended
+SWEEP_TIME = 5.0  # seconds for killed processes to disappear
+LOCK_TIME = 5.0  # seconds in which a supervisor that can't start, and that its guard has just started, must have ended
 
 
 async def abandon(paths: RunPaths, by: str) -> None:

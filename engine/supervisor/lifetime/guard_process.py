@@ -20,17 +20,13 @@ PROGRAM = (
 )
 """Python code of a guard. Its arguments: the folder of the engine, then those of `main`."""
 
-DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
-"""Environment variable that tells a supervisor how many died in a row before it."""
+DEATHS = "RANKDECK_SUPERVISOR_DEATHS"  # environment variable that tells a supervisor how many died in a row before it
 
 READY, GIVEN_UP = "ready", "given up"
 """Messages of a supervisor: it serves, or a defect has ended it and many before it."""
 
-MANY_DEATHS = 5
-"""Deaths in a row after which the log says so: something ends each of them."""
-
-CALM_SECONDS = 60.0
-"""A supervisor that lived longer than this ends the row."""
+MANY_DEATHS = 5  # deaths in a row after which the log says so: something ends each of them
+CALM_SECONDS = 60.0  # a supervisor that lived longer than this ends the row
 
 MOST_FAILURES = 5
 """Deaths in a row after which a supervisor that a defect ends is the last: the next one would fail too. A signal ends no row."""

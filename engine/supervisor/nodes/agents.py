@@ -35,8 +35,7 @@ HEARTBEAT = 5.0
 """Longest seconds between two messages on a link; a shorter lease needs shorter ones. On this machine, only the supervisor counts
 them: a link breaks there if a signal has stopped a process."""
 
-SHORTEST_HEARTBEAT = 2.0
-"""A shorter one would treat a short pause of a process as its death."""
+SHORTEST_HEARTBEAT = 2.0  # a shorter one would treat a short pause of a process as its death
 
 
 class Remote(NamedTuple):

@@ -13,11 +13,8 @@ from engine.launchers import bundle
 from engine.launchers.noise import skip_noise
 from engine.node.agent.wire import SYNC
 
-BOOT_TIMEOUT = 30.0
-"""Seconds for Python to start and print its sync line. A cold file system needs several."""
-
-SETUP_TIMEOUT = 120.0
-"""The same limit if the user's `launch.setup` runs first: modules and conda on a cold file system."""
+BOOT_TIMEOUT = 30.0  # Seconds for Python to start and print its sync line. A cold file system needs several.
+SETUP_TIMEOUT = 120.0  # the same limit if the user's `launch.setup` runs first: modules and conda on a cold file system
 
 END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
 """Seconds for a bridge to end after its stdin is closed; the second if the node has been silent."""
@@ -25,8 +22,7 @@ END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
 LAST_WORDS_TIMEOUT = 2.0
 """Seconds to wait for the exit status and the errors of a command that failed to start an agent."""
 
-CHUNK = 1 << 16
-"""Bytes that are read at a time, and kept of the command's errors."""
+CHUNK = 1 << 16  # bytes that are read at a time, and kept of the command's errors
 
 Bridge = asyncio.subprocess.Process
 """The local end of a bridge: the command (Python on this machine, or ssh) that boots it."""

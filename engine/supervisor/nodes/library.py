@@ -29,8 +29,7 @@ _METADATA = {
 """`import torch` looks for entry points in the module search path; this one registers the process groups of rankdeck."""
 
 
-KEPT_DAYS = 60
-"""Days without a launch after which a package of another version is removed from this machine."""
+KEPT_DAYS = 60  # days without a launch after which a package of another version is removed from this machine
 
 
 @cache

@@ -26,17 +26,10 @@ BUSY_PATIENCE = 60.0
 KILLED_RETRIES = 3
 """Times that a first connection is tried again if bridge or agent end before the agent has answered: something killed them."""
 
-STEADY_TIME = 10.0
-"""Seconds after which a connection resets the count of retries."""
-
-LAST_CHANCE = 1.0
-"""Seconds to read data that has arrived while this process was stopped for longer than a heartbeat."""
-
-FAN_OUT = 32
-"""Connections that are opened at the same time."""
-
-MAX_UNKNOWN = 16
-"""Unknown message types that are written to the log, each once."""
+STEADY_TIME = 10.0  # seconds after which a connection resets the count of retries
+LAST_CHANCE = 1.0  # seconds to read data that has arrived while this process was stopped for longer than a heartbeat
+FAN_OUT = 32  # connections that are opened at the same time
+MAX_UNKNOWN = 16  # unknown message types that are written to the log, each once
 
 
 class Link:

@@ -23,8 +23,7 @@ from engine.supervisor.run import SupervisedRun
 HEAD_PAUSE = 1.0
 """Seconds between two searches for the interface of a node while the link to the head node, which takes part, is down."""
 
-RECONNECT_MARGIN = 30.0
-"""Seconds beyond the lease in which a node that was connected before is tried again."""
+RECONNECT_MARGIN = 30.0  # seconds beyond the lease in which a node that was connected before is tried again
 
 
 class Orders:

@@ -26,12 +26,8 @@ from engine.core.wire import agent_requests as requests
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
 
-ANSWER_TIMEOUT = 15.0
-"""Seconds for an agent's answer: longer than its own timeouts, so that it can report them."""
-
-STACKS_TIMEOUT = 12.0
-"""Seconds for the stacks of all ranks of a node: an agent waits up to 7 for them."""
-
+ANSWER_TIMEOUT = 15.0  # seconds for an agent's answer: longer than its own timeouts, so that it can report them
+STACKS_TIMEOUT = 12.0  # seconds for the stacks of all ranks of a node: an agent waits up to 7 for them
 A = TypeVar("A", bound=reports.Answer)
 
 

@@ -17,8 +17,7 @@ RETRY_DELAY = 2.0
 STORE_PATIENCE = 60.0
 """Seconds that the end of a run waits until output can be stored; after that, it stays on its node."""
 
-ACKNOWLEDGED_SIZE = 1 << 16
-"""Bytes from a node after which they are acknowledged."""
+ACKNOWLEDGED_SIZE = 1 << 16  # bytes from a node after which they are acknowledged
 
 
 class Relay:

@@ -37,8 +37,7 @@ from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
-REPORT_TIME = 0.5
-"""Seconds in which the reports of ranks arrive, also from other nodes."""
+REPORT_TIME = 0.5  # seconds in which the reports of ranks arrive, also from other nodes
 
 
 class Reports:

@@ -14,8 +14,7 @@ from engine.linux.files import read_file, replace_file
 from engine.runs.paths import RunPaths
 from engine.supervisor.log import note
 
-NEWS = "rankdeck/elastic/news"
-"""Prefix of the keys under which `rankdeck/store_host.py` puts news into the store."""
+NEWS = "rankdeck/elastic/news"  # prefix of the keys under which `rankdeck/store_host.py` puts news into the store
 
 
 class StoreKeys:

@@ -41,17 +41,13 @@ growth of many files."""
 DRAIN_TIME = 1.0
 """Longest time, in seconds, that the end of an attempt waits for output that was printed faster than it is read."""
 
-FRESH_POINTS = 20_000
-"""Newest points that are kept for subscribers; one that falls behind further gets a new snapshot."""
+FRESH_POINTS = 20_000  # newest points that are kept for subscribers; one that falls behind further gets a new snapshot
 
 MIN_KEYS, ALL_KEYS = 8, 2048
 """Curves of a rank at least, and of all ranks together: a curve takes some 50 KB, and each is sent to every front end."""
 
-LAST_LINE = 400
-"""Bytes of a rank's newest line that are kept for the table."""
-
-FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}
-"""Names of a rank's files in messages."""
+LAST_LINE = 400  # bytes of a rank's newest line that are kept for the table
+FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}  # names of a rank's files in messages
 
 ELASTIC_WORDS = ("waiting", "joining", "joined")
 """Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it."""

@@ -8,8 +8,7 @@ from engine.core.wire.agent import LARGEST
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import read_tail
 
-RECORDS = 4096
-"""Bytes of the end of a metrics file that are read."""
+RECORDS = 4096  # bytes of the end of a metrics file that are read
 
 
 class LastOutput:

@@ -7,12 +7,9 @@ from typing import Literal
 
 from engine.linux.files import open_regular
 
-SLICE = 1 << 18
-"""Bytes that are read from one file at a time: a few milliseconds of work."""
-
+SLICE = 1 << 18  # bytes that are read from one file at a time: a few milliseconds of work
 Kind = Literal["out", "err", "metrics"]
-KINDS: tuple[Kind, ...] = ("out", "err", "metrics")
-"""Kinds of files, in the order in which agents report their sizes."""
+KINDS: tuple[Kind, ...] = ("out", "err", "metrics")  # kinds of files, in the order in which agents report their sizes
 
 
 class GrowingFile:

@@ -24,8 +24,7 @@ from engine.runs.templates import template_folder
 from engine.supervisor.log import note
 from engine.supervisor.nodes.library import unpacked
 
-START_TIME = 60.0
-"""Seconds that a new template waits for the first run, at least."""
+START_TIME = 60.0  # seconds that a new template waits for the first run, at least
 
 
 def find_user_template(plan: LaunchPlan, *, starts: bool) -> str:

@@ -31,18 +31,12 @@ from engine.supervisor.nodes.library import unpacked
 from engine.supervisor.nodes.link import Link
 from engine.supervisor.standby.user_template import find_user_template
 
-STANDBY_TIME = 60.0
-"""Seconds without a message from the front end after which the standby ends."""
-
-MAX_SPARES = 65
-"""Most pre-forked processes, for the ranks of the node and the store."""
-
-LEASE = 20.0
-"""Seconds that the agent stays if this process is killed."""
+STANDBY_TIME = 60.0  # seconds without a message from the front end after which the standby ends
+MAX_SPARES = 65  # most pre-forked processes, for the ranks of the node and the store
+LEASE = 20.0  # seconds that the agent stays if this process is killed
 
 
-MEMORY_PERIOD = 5.0
-"""Seconds between two looks at the memory that is left."""
+MEMORY_PERIOD = 5.0  # seconds between two looks at the memory that is left
 
 
 async def wait_for_run(paths: RunPaths) -> tuple[RunPaths, Bridge | None] | None:

@@ -17,17 +17,13 @@ from engine.supervisor.log import note
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
-MOST_FILES = 64
-"""Files of one attempt: usually rank 0 has one."""
-
-SEARCH_TIME = 5.0
-"""Longest time, in seconds, that a search takes beside the work of the supervisor."""
+MOST_FILES = 64  # files of one attempt: usually rank 0 has one
+SEARCH_TIME = 5.0  # longest time, in seconds, that a search takes beside the work of the supervisor
 
 END_TIME = 0.5
 """The same limit at the end of a run, which waits for it. Also the longest time for unread data at the end of an attempt."""
 
-LOOK_PAUSE = 0.01
-"""Seconds between two looks whether a thread has ended."""
+LOOK_PAUSE = 0.01  # seconds between two looks whether a thread has ended
 
 FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0
 """Seconds between searches: they become longer, and are at least 20 times as long as a search takes."""

@@ -17,11 +17,8 @@ from engine.supervisor.nodes.questions import Questions
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
-ASK_PAUSE = 60.0
-"""Seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment."""
-
-MOST_LINES = 4
-"""Groups of ranks whose place in the code is shown."""
+ASK_PAUSE = 60.0  # seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment
+MOST_LINES = 4  # groups of ranks whose place in the code is shown
 
 
 class HealthWatch:

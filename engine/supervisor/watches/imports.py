@@ -13,9 +13,7 @@ from engine.supervisor.log import note
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
-TOLD = 0.1
-"""Seconds from which an import is told."""
-
+TOLD = 0.1  # seconds from which an import is told
 NUMBER = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 
 

@@ -46,8 +46,7 @@ class MeetingWatch:
 class JoinWatch(MeetingWatch):
     """Watches ranks whose own processes wait for a store that no process hosts, and says so once in an attempt, with the cure."""
 
-    _told = -1
-    """The attempt in which it was said."""
+    _told = -1  # the attempt in which it was said
 
     def look(self, now: float) -> None:
         attempt, waiting = self._run.state.attempt, self._ranks("orphan")

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from engine.core.log_levels import LEVELS, LevelReader
 from tui.data.log.pattern import Pattern
 
-AND = " & "
-"""Between the expressions of a filter. One after a `!` hides lines."""
+AND = " & "  # Between the expressions of a filter. One after a `!` hides lines.
 
 
 class LogFilter:

@@ -30,8 +30,7 @@ class Format(NamedTuple):
     epochs: int | None = None
     values: tuple[Value, ...] = ()
     kind: Kind = ""
-    counter: str = ""
-    """Tells counters apart: the title of a bar, the name of a step. Empty if nothing is counted."""
+    counter: str = ""  # Tells counters apart: the title of a bar, the name of a step. Empty if nothing is counted.
     title: str = ""  # name of the counted work, for people: `validation`, `saving shards`
     is_aside: bool = False
     """It counts something else than training: held-out data, files, another bar with a title that says so."""

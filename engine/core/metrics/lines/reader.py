@@ -28,17 +28,13 @@ MAX_NEW = 32
 """Lines of unknown shapes of one chunk that are read, and one more for each 50 lines. More lines are a flood of different texts, such as
 names of files. Then some of them, evenly spread, and the last one are read."""
 
-LEAST_NEW = 2
-"""The least number, after some chunks in a row that had more. Each such chunk halves the number."""
+LEAST_NEW = 2  # The least number, after some chunks in a row that had more. Each such chunk halves the number.
 
 MANY = 64
 """Lines of one chunk. If it has more, metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
 
 _BRACKET = 120  # bytes of the longest last bracket of a bar
-
-RATES = {"it": "it/s", "samples": "samples/s", "tokens": "tokens/s"}
-"""Keys of the groups of a pattern that are rates."""
-
+RATES = {"it": "it/s", "samples": "samples/s", "tokens": "tokens/s"}  # keys of the groups of a pattern that are rates
 Find = Callable[[str, bytes], Iterable[Hit]]  # finds every value of a user's pattern in whole lines
 
 _DIGIT = re.compile(rb"\.?\d")

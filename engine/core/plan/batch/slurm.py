@@ -113,8 +113,7 @@ def _reason_words(job: str, reason: str) -> tuple[str, str]:
     return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
 
 
-ENDING_FORMAT = "State:.|,PreemptTime:.|,Requeue:.|,Reason:.|"
-"""For `squeue --Format`, where a job has got SIGTERM."""
+ENDING_FORMAT = "State:.|,PreemptTime:.|,Requeue:.|,Reason:.|"  # for `squeue --Format`, where a job has got SIGTERM
 
 
 def ending_state(text: str) -> tuple[str, bool] | None:

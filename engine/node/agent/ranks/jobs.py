@@ -66,12 +66,8 @@ class Job:
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-
-ROOM = 1 << 16
-"""Bytes that must fit before ranks start."""
-
-INTERVAL = 1.0
-"""Seconds between two looks."""
+ROOM = 1 << 16  # bytes that must fit before ranks start
+INTERVAL = 1.0  # seconds between two looks
 
 
 def lack_of_room(folder: str) -> OSError | None:

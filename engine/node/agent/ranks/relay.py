@@ -9,8 +9,7 @@ from engine.node.agent.files import last_bytes
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
-CHUNK = 1 << 16
-"""Bytes of a rank's file in one frame."""
+CHUNK = 1 << 16  # bytes of a rank's file in one frame
 
 RELAY_AHEAD = 1 << 18
 """Bytes that may be sent before the supervisor confirms them. On a slow link, all other messages wait behind them."""

@@ -21,14 +21,9 @@ from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Any, Message
 from engine.node.sources import Sources
 
-MAX_MESSAGE = 1 << 20
-"""Bytes of a message."""
-
-LOG = "template.log"
-"""The output of templates, in the agent's folder."""
-
-MOST_DEATHS, DEATHS_TIME = 3, 60.0
-"""If more templates die within DEATHS_TIME seconds, ranks are started cold."""
+MAX_MESSAGE = 1 << 20  # bytes of a message
+LOG = "template.log"  # the output of templates, in the agent's folder
+MOST_DEATHS, DEATHS_TIME = 3, 60.0  # if more templates die within DEATHS_TIME seconds, ranks are started cold
 
 
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})

@@ -17,12 +17,8 @@ from engine.node.agent.ranks.saving import open_checkpoints
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
-INTERVAL = 3.0
-"""Seconds between two samples."""
-
-MOST_WATCHED = 8
-"""Ranks of this node whose open files are looked at."""
-
+INTERVAL = 3.0  # seconds between two samples
+MOST_WATCHED = 8  # ranks of this node whose open files are looked at
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -88,8 +84,7 @@ def _transfers(pid: int) -> tuple[int | None, int | None]:
         return None, None
 
 
-GPU_SILENCE = 6.0
-"""Seconds without a sample, which `gpus.py` sends every two seconds, after which GPU use is unknown."""
+GPU_SILENCE = 6.0  # seconds without a sample, which `gpus.py` sends every two seconds, after which GPU use is unknown
 
 
 class GpuWatch:
