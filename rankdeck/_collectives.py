@@ -21,9 +21,7 @@ KEPT = 8
 """Most collectives, and most transfers, of one group and backend in an answer: the newest ones, and the oldest pending one."""
 
 MAX_TENSORS = 16  # most tensors of an operation whose sizes an answer has
-
-MAX_LINE = 1 << 14
-"""Bytes of an answer. Groups that do not fit are left out, first those with nothing pending."""
+MAX_LINE = 1 << 14  # Bytes of an answer. Groups that do not fit are left out, first those with nothing pending.
 
 _FIELDS = (
     "process_group", "pg_id", "collective_seq_id", "profiling_name", "is_p2p", "retired", "state", "time_created_ns",

@@ -1,7 +1,5 @@
 """The node that every test of the agent has for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

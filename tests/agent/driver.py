@@ -1,7 +1,5 @@
 """Speaks with a real agent over the stdin and stdout of its boot command, as a supervisor does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """The real agent, driven over its wire as a supervisor drives it: boot, ranks, groups, the stop ladder."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

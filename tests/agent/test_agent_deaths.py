@@ -1,7 +1,5 @@
 """Links that break, agents and wardens that are killed, and what clearing and closing leave: nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A rank may put anything in the place of its files: an agent never waits for it, and reads nothing else through it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """Who may talk to an agent, its stores, and requests that make no sense."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """An agent leaves a session with which systemd would end it: its program sees faked files of systemd."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 

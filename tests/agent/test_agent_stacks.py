@@ -1,7 +1,5 @@
 """What ranks are at: their stacks by a signal, and what their process groups are at through a pipe."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

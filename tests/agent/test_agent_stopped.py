@@ -1,7 +1,5 @@
 """A signal stops a process of ours, which nothing continues: another one takes its place."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is sent to nodes: modules of the standard library's Python 3.8, as one program whose tracebacks can be read."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

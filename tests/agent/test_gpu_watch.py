@@ -1,7 +1,5 @@
 """How ranks use their GPUs, as an agent tells it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any

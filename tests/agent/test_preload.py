@@ -1,7 +1,5 @@
 """What modules do when they are imported before the fork decides whether a template keeps them. No torch is needed for that."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

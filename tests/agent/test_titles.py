@@ -1,7 +1,5 @@
 """What `ps` shows of our processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

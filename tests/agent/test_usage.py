@@ -1,7 +1,5 @@
 """What the processes of ranks use, as an agent reports it."""
 
-from __future__ import annotations
-
 from tests.agent.driver import FOR_EVER, Node
 
 BUSY = "import os\nblock = bytearray(64 << 20)\nout = os.open(os.devnull, 1)\nwhile True:\n    os.write(out, block[: 1 << 20])\n    sum(range(100000))\n"

@@ -68,8 +68,7 @@ class Case:
     root: int
     layout: str
     is_async: bool
-    sizes: tuple[tuple[int, ...], ...]
-    """For the uneven ones: how much rank i gives to rank j."""
+    sizes: tuple[tuple[int, ...], ...]  # for the uneven ones: how much rank i gives to rank j
     seed: int
 
 

@@ -19,9 +19,7 @@ MEMBERS_DO_NOT_COME = entries("c10d/scripts", "members_do_not_come")
 ENDS_WITHOUT_DESTROYING = entries("c10d/scripts", "ends_without_destroying")
 
 CALLBACKS = entries("c10d/scripts", "callbacks")
-
-SAID_BY_CALLBACKS = [str([32.0 for _ in range(3)]), "[8.0, 8.0]"]
-"""What each of two ranks says first in CALLBACKS."""
+SAID_BY_CALLBACKS = [str([32.0 for _ in range(3)]), "[8.0, 8.0]"]  # what each of two ranks says first in CALLBACKS
 
 HOOKS = entries("c10d/scripts", "hooks")
 """The hooks of torch that work over gloo. Left out: those that fail in torch 2.13 over every backend but nccl (`quantization_hooks`, which

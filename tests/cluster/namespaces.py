@@ -4,8 +4,6 @@ All names begin with `rd<pid>-` of the pytest that made them. So two runs never 
 known by its pid, which is no more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

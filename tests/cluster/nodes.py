@@ -4,8 +4,6 @@ The namespace of the tests has an address on the bridge too; it is the login nod
 nftables, util-linux and OpenSSH do.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the nodes need of OpenSSH: keys, the two config files, and telling sshd from other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -11,8 +9,7 @@ from pathlib import Path
 from tests.cluster.namespaces import program
 from tests.support import PATIENCE
 
-PORT = 2222
-"""Where every sshd listens. Not 22: an ssh that is not given the config file finds nobody."""
+PORT = 2222  # Where every sshd listens. Not 22: an ssh that is not given the config file finds nobody.
 
 
 def make_key(path: Path) -> None:

@@ -1,7 +1,5 @@
 """The Python of the programs, and a program beside its twin under torchrun."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ It has the libraries of `requirements.txt` in front of the environment that runs
 the next run, below $XDG_CACHE_HOME/rankdeck-tests, in a folder that is named after what is in it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import platform

@@ -1,7 +1,5 @@
 """Programs that know nothing of rankdeck: the same result as under torchrun, and numbers and curves as their users expect them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -1,7 +1,5 @@
 """A Slurm for all tests of a worker, started once and healed after each; and the proof that no test leaves a process on a node."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A node is a network namespace with its own host name and slurmd; the file system
 login node, and there is another. Everything ends with the process that made it, however that ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -24,16 +22,9 @@ from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, pr
 from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
-
-SILENCE = 600
-"""Seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine."""
-
-FIRST_PORT = 20000
-"""Below those that the kernel chooses."""
-
-CORES, MEMORY, GPUS = 4, 1000, 2
-"""Of each node; memory in MiB. The GPUs are files that Slurm counts."""
-
+SILENCE = 600  # seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine
+FIRST_PORT = 20000  # below those that the kernel chooses
+CORES, MEMORY, GPUS = 4, 1000, 2  # Of each node; memory in MiB. The GPUs are files that Slurm counts.
 CONFIG = entries("slurm/lab", "config")
 
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"

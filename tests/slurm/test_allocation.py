@@ -1,7 +1,5 @@
 """Runs in a Slurm job, whose nodes only srun reaches: from launch to end, and what fails meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

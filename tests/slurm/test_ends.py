@@ -1,8 +1,6 @@
 """Slurm ends a job on purpose, or signals one that goes on. In an allocation, where the supervisor is on the login node, and in a
 submitted run, where it is in the job."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterator
@@ -17,8 +15,7 @@ from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
 from tests.support import Deck, entries, wait_gone, wait_until
 
-SAVE = entries("slurm/ends", "save")
-"""A script whose rank 0 writes a checkpoint for 2 s at SIGTERM."""
+SAVE = entries("slurm/ends", "save")  # a script whose rank 0 writes a checkpoint for 2 s at SIGTERM
 
 ENDLESS = entries("slurm/ends", "endless")
 """A script whose rank 0 has a whole checkpoint of step 2, and writes another one from SIGTERM on, until it is killed."""

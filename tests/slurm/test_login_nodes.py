@@ -1,7 +1,5 @@
 """Commands on another login node than that of the launch: another host name and network, the same file system."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

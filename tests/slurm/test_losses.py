@@ -1,8 +1,6 @@
 """What can happen to a job that runs: a node goes down, slurmd or slurmctld is killed, another job takes its nodes. In an allocation,
 where the supervisor is on the login node, and in a submitted run, where it is in the job."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What sites do around a job: they print before each task, and let people write their own batch files."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs with a node more than their run needs: a run that loses a node goes on with the other one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

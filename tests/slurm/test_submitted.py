@@ -1,7 +1,5 @@
 """Runs that are submitted as jobs: they wait, start with nobody there, and are reached from a login node through Slurm only."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial
@@ -169,8 +167,7 @@ def test_a_run_is_stopped_before_its_job_reaches_the_time_limit(
 
 # --- one run over several jobs -------------------------------------------------------------------------------------------
 
-GO_ON = entries("slurm/submitted", "go_on")
-"""A script that writes a checkpoint at SIGTERM, and goes on from there."""
+GO_ON = entries("slurm/submitted", "go_on")  # a script that writes a checkpoint at SIGTERM, and goes on from there
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Runs from their launch to their end, as people use them on a login node: with a kill, a rejoin and a look from elsewhere; behind another
 job with nobody there; over several jobs, each of which reaches its time limit."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -21,8 +19,7 @@ from tests.quickstart import unhurried
 from tests.slurm.lab import Slurm
 from tests.support import Deck, complete_lines, entries, kill_hard, wait_gone, wait_until
 
-ENDLESS = ("--steps", "1000000", "--checkpoint-every", "0")
-"""Arguments of a quickstart that ends when it is stopped."""
+ENDLESS = ("--steps", "1000000", "--checkpoint-every", "0")  # arguments of a quickstart that ends when it is stopped
 
 
 def curve(deck: Deck, run: str, rank: int) -> list[tuple[int, int]]:
@@ -183,8 +180,7 @@ def test_a_run_waits_30_s_behind_another_job_and_trains_with_all_processes_on_th
 ELASTIC = entries("slurm/whole_runs", "elastic")
 """Writes a checkpoint after the step in which SIGTERM arrives. Ends in the third job."""
 
-PLAIN = entries("slurm/whole_runs", "plain")
-"""Writes a checkpoint every 10 steps; SIGTERM ends it at once."""
+PLAIN = entries("slurm/whole_runs", "plain")  # writes a checkpoint every 10 steps; SIGTERM ends it at once
 
 
 def steps_of(deck: Deck, run: str, attempt: int, rank: int) -> list[int]:

@@ -30,16 +30,9 @@ PACKAGES = (
 """UCC, and what it needs besides what every system has."""
 
 SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} sid main\n"
-
-MIRROR = "http://deb.debian.org/debian"
-"""Where a system with sources of its own names no mirror of Debian."""
-
-CONFIGURATION = entries("ucc/system", "configuration")
-"""Of an apt that knows unstable only and keeps its lists apart."""
-
-SECONDS = 120
-"""Within which a step of the set-up has ended."""
-
+MIRROR = "http://deb.debian.org/debian"  # where a system with sources of its own names no mirror of Debian
+CONFIGURATION = entries("ucc/system", "configuration")  # of an apt that knows unstable only and keeps its lists apart
+SECONDS = 120  # within which a step of the set-up has ended
 PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 
