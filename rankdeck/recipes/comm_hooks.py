@@ -65,9 +65,7 @@ class Parameters:
     lr: float = parameter(0.1, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the images of each step and the initial parameters")
     checkpoint: bool = parameter(False, "keep what each hook comes to, for a restart")
-    checkpoint_dir: str = parameter(
-        "", "folder of what is kept; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/comm-hooks"
-    )
+    checkpoint_dir: str = parameter("", "folder of what is kept; empty: the run's, else ./checkpoints/comm-hooks")
 
 
 class Hook:

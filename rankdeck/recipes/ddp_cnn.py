@@ -67,7 +67,7 @@ class Parameters:
     seed: int = parameter(0, "decides order and moves of the images, and the initial parameters")
     weights: str = parameter("", "file of weights to begin with, on rank 0's node; left out: random ones")
     checkpoint_dir: str = parameter(
-        "", "folder of checkpoint and weights; left out: $RANKDECK_CHECKPOINTS or ./checkpoints/ddp-cnn"
+        "", "folder of checkpoint and weights; empty: the run's, else ./checkpoints/ddp-cnn"
     )
 
 

@@ -62,9 +62,7 @@ class Parameters:
     clip: float = parameter(1.0, "largest norm of a gradient", low=0.0)
     precision: str = parameter("bf16", "type of products", choices=("bf16", "float32"))
     seed: int = parameter(0, "decides the order of the images and the initial parameters")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS or ./checkpoints/ddp-mlp"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoint; empty: the run's, else ./checkpoints/ddp-mlp")
 
 
 class Counter(Joinable):

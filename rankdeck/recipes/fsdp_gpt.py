@@ -57,11 +57,7 @@ TORCH = "2.7"
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        300,
-        "optimizer steps in all, including those before a resume",
-        low=1,
-        unit="steps",
-        presets={"small": 60, "minute": 400, "big": 3000},
+        300, "optimizer steps in all", low=1, unit="steps", presets={"small": 60, "minute": 400, "big": 3000}
     )
     batch: int = parameter(
         32, "blocks per step over all ranks, a multiple of their number", low=1, presets={"small": 8, "big": 128}

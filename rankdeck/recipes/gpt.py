@@ -50,11 +50,7 @@ SAMPLE = 200  # characters of the text that ends a training
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        800,
-        "optimizer steps in all, including those before a resume",
-        low=0,
-        unit="steps",
-        presets={"small": 100, "minute": 800, "big": 5000},
+        800, "optimizer steps in all", low=0, unit="steps", presets={"small": 100, "minute": 800, "big": 5000}
     )
     batch: int = parameter(8, "blocks per rank and step", low=1, unit="blocks")
     block: int = parameter(
@@ -72,9 +68,7 @@ class Parameters:
         100, "steps between measurements of the loss on the held-out tenth; 0: at the end only", low=0, unit="steps"
     )
     checkpoint_every: int = parameter(100, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/gpt"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoint; empty: the run's, else ./checkpoints/gpt")
 
 
 def check(args: Parameters, text: Text) -> None:

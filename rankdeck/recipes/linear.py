@@ -35,11 +35,7 @@ from rankdeck.recipes._stop import StopSignal
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        200,
-        "optimizer steps in all, including those before a resume",
-        low=0,
-        unit="steps",
-        presets={"small": 20, "minute": 200, "big": 20000},
+        200, "optimizer steps in all", low=0, unit="steps", presets={"small": 20, "minute": 200, "big": 20000}
     )
     batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
     lr: float = parameter(0.05, "learning rate", low=0.0)
@@ -48,9 +44,7 @@ class Parameters:
         0.0, "sleep after each step, for a run that lasts", low=0.0, unit="seconds", presets={"minute": 0.3}
     )
     checkpoint: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/linear"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoint; empty: the run's, else ./checkpoints/linear")
 
 
 def train(args: Parameters) -> None:

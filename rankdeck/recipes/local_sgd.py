@@ -49,11 +49,7 @@ from rankdeck.recipes._stop import StopSignal
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        400,
-        "optimizer steps in all, including those before a resume",
-        low=1,
-        unit="steps",
-        presets={"small": 100, "minute": 20000, "big": 20000},
+        400, "optimizer steps in all", low=1, unit="steps", presets={"small": 100, "minute": 20000, "big": 20000}
     )
     every: int = parameter(10, "steps between averages", low=1, unit="steps")
     batch: int = parameter(32, "images per rank and step", low=1, presets={"big": 256})
@@ -62,9 +58,7 @@ class Parameters:
     sorted: bool = parameter(False, "give each rank other digits (0 to 9) than the others, instead of a mix of all")
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "averages between checkpoints; 0: never", low=0)
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/local-sgd"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoint; empty: the run's, else ./checkpoints/local-sgd")
 
 
 def own_images(p: Parameters, digits: Digits) -> Digits:

@@ -50,11 +50,7 @@ from rankdeck.recipes._stop import StopSignal
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        200,
-        "optimizer steps in all, including those before a resume",
-        low=1,
-        unit="steps",
-        presets={"small": 100, "minute": 5000, "big": 20000},
+        200, "optimizer steps in all", low=1, unit="steps", presets={"small": 100, "minute": 5000, "big": 20000}
     )
     batch: int = parameter(64, "points per rank and step", low=1, presets={"big": 1024})
     layers: int = parameter(4, "hidden layers", low=2, presets={"big": 24})
@@ -63,9 +59,7 @@ class Parameters:
     lr: float = parameter(0.01, "learning rate", low=0.0, presets={"big": 0.0002})
     seed: int = parameter(0, "decides the initial parameters and the points", low=0)
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/model-parallel"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoint; empty: the run's, else ./checkpoints/model-parallel")
 
 
 def two_devices() -> tuple[torch.device, torch.device, str]:

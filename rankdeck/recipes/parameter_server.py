@@ -89,7 +89,7 @@ class Parameters:
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "steps of the slowest trainer between checkpoints; 0: never", low=0)
     checkpoint_dir: str = parameter(
-        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/parameter-server"
+        "", "folder of the checkpoints; empty: the run's, else ./checkpoints/parameter-server"
     )
 
 

@@ -63,9 +63,7 @@ class Parameters:
     lr: float = parameter(0.0125, "learning rate of rank 0", low=0.0)
     seed: int = parameter(0, "decides the data and the initial parameters")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/spawn"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/spawn")
 
 
 def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path) -> None:

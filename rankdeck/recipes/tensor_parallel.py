@@ -57,11 +57,7 @@ TORCH = "2.6"
 @dataclass(frozen=True)
 class Parameters:
     steps: int = parameter(
-        300,
-        "optimizer steps in all, including those before a resume",
-        low=1,
-        unit="steps",
-        presets={"small": 60, "minute": 1000, "big": 3000},
+        300, "optimizer steps in all", low=1, unit="steps", presets={"small": 60, "minute": 1000, "big": 3000}
     )
     tensor: int = parameter(
         0, "ranks that share one copy of the model; 0: two if their number is even, else one", low=0

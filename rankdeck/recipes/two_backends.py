@@ -71,9 +71,7 @@ class Parameters:
     lr: float = parameter(0.2, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/two-backends"
-    )
+    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/two-backends")
 
 
 class Group:
