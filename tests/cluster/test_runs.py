@@ -15,7 +15,7 @@ from engine.node.agent.ranks.mpirun import ABORT_GRACE
 from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
 from tests.quickstart import SMALL
-from tests.support import WHEEL, Deck, entries, is_alive, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import WHEEL, Deck, entries, from_table, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -517,11 +517,9 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
 # --- nodes that can't start an agent ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"), [("refuse", "no sshd listens"), ("new_host_key", "host key"), ("hang", "node2")]
-)
+@from_table
 def test_a_node_that_can_not_be_reached_is_named_with_the_reason(
-    rankdeck: Deck, launch, cluster: Cluster, fault: str, said: str
+    fault: str, said: str, rankdeck: Deck, launch, cluster: Cluster
 ) -> None:
     getattr(cluster.node(2), fault)()
     run = launch("print('never')")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WriteProfile
-from tests.support import Deck, checked
+from tests.support import Deck, checked, from_table
 
 
 @pytest.fixture
@@ -25,16 +25,9 @@ def write_environment(tmp_path: Path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("version", "recipe", "backend", "need"),
-    [
-        ("1.13.1+cu117", "hello", "gloo", "ranks need 2.1 or newer"),
-        ("2.2.2", "hello", "mpi", "mpi needs 2.4 or newer"),
-        ("2.2.2", "fsdp-gpt", "gloo", "the recipe fsdp-gpt needs "),
-    ],
-)
+@from_table
 def test_an_old_torch_is_refused_by_name(
-    rankdeck: Deck, write_profile: WriteProfile, write_environment, version: str, recipe: str, backend: str, need: str
+    version: str, recipe: str, backend: str, need: str, rankdeck: Deck, write_profile: WriteProfile, write_environment
 ):
     python = write_environment(version)
     profile = write_profile({"name": recipe}, ranks=2, backend={"name": backend}, launch={"python": python})

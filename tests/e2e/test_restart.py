@@ -11,7 +11,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.support import COMMAND, PATIENCE, Deck, entries, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, PATIENCE, Deck, entries, from_table, is_alive, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
@@ -101,19 +101,9 @@ def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(ran
     assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(5)]
 
 
-@pytest.mark.parametrize(
-    ("last", "attempts", "why"),
-    [
-        (
-            "raise ValueError('step 6 is cursed')",
-            2,
-            "two attempts raised the same exception at the same place after step 5",
-        ),
-        ("import no_such_package", 1, "No module named 'no_such_package'"),
-    ],
-)
+@from_table
 def test_automatic_restarts_do_not_repeat_what_can_not_heal(
-    rankdeck, write_script, write_profile, last: str, attempts: int, why: str
+    last: str, attempts: int, why: str, rankdeck, write_script, write_profile
 ):
     script = write_script("cursed.py", f"import rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\n{last}")
     run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 5}))

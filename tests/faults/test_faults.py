@@ -27,6 +27,7 @@ from tests.support import (
     ROOT,
     Deck,
     entries,
+    from_table,
     is_alive,
     kill_hard,
     listener_of_another_user,
@@ -439,18 +440,9 @@ def test_what_was_asked_for_is_in_the_journal(counting):
 DEFECT = entries("faults/faults", "defect")  # a sitecustomize that breaks one part of each supervisor
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "part"),
-    [
-        ("watches.patience", "RejoinWatch.look", "the watch of rejoins"),
-        ("watches.patience", "HoldWatch.look", "the watch of runs that hold"),
-        ("output.ingest", "Ingest.run", "reading the output of ranks"),
-        ("server", "Server.keep_listening", "the watch of the socket"),
-        ("lifetime.guard", "Guard._start", "the guard"),
-    ],
-)
+@from_table
 def test_a_defect_in_one_watch_costs_only_that_part(
-    rankdeck, write_script, write_profile, tmp_path, monkeypatch, module, name, part
+    module, name, part, rankdeck, write_script, write_profile, tmp_path, monkeypatch
 ):
     text = DEFECT.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT), module=module, name=name)
     (tmp_path / "sitecustomize.py").write_text(text)

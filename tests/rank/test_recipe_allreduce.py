@@ -43,9 +43,7 @@ def test_a_range_of_sizes_rises_from_its_first_to_its_last(low: int, high: int, 
     assert all(later <= earlier * factor for earlier, later in itertools.pairwise(sizes))
 
 
-@pytest.mark.parametrize(
-    "words", ["", "x", "4:", ":4", "4:8:3", "4:8:x", "4X", "4KB", "-4", "4,,8", "4:8,16", "4.5K", "4 :8"]
-)
+@from_table
 def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         read_parameters(allreduce.Parameters, [f"--sizes={words}"])
@@ -77,20 +75,7 @@ def test_another_collective_or_type_is_refused(capsys: pytest.CaptureFixture[str
 # --- what times come to
 
 
-@pytest.mark.parametrize(
-    ("name", "world", "size", "seconds", "algbw", "busbw"),
-    [
-        # 1 GB in 10 ms is 100 GB/s; by nccl-tests' PERFORMANCE.md times 2(n-1)/n, (n-1)/n, or 1.
-        ("all_reduce", 8, 10**9, 0.01, 100.0, 175.0),
-        ("all_reduce", 2, 10**9, 0.01, 100.0, 100.0),
-        ("all_reduce", 1, 10**9, 0.01, 100.0, 0.0),
-        ("all_gather", 8, 10**9, 0.01, 100.0, 87.5),
-        ("reduce_scatter", 4, 10**9, 0.01, 100.0, 75.0),
-        ("all_to_all", 2, 10**9, 0.01, 100.0, 50.0),
-        ("broadcast", 8, 10**9, 0.01, 100.0, 100.0),
-        ("sendrecv", 8, 4096, 0.001, 0.004096, 0.004096),
-    ],
-)
+@from_table
 def test_bandwidths_are_those_of_nccl_tests(name, world, size, seconds, algbw, busbw):
     found = _timings.summarize(name, size, world, [seconds] * 5)
     assert found.algbw == pytest.approx(algbw)

@@ -17,7 +17,7 @@ from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
 from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, Launcher
-from tests.support import LIGHT, PATIENCE, ROOT, entries
+from tests.support import LIGHT, PATIENCE, ROOT, entries, from_table
 from tests.warm_ranks import template
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
@@ -92,13 +92,7 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
     assert rates[-1] == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--width", "30", "--heads", "4"], "gpt: --width 30 is not a multiple of --heads 4"),
-        (["--block", "100000"], "gpt: --block 100000 is too long for this text: 6259 or less is needed"),
-    ],
-)
+@from_table
 def test_what_can_not_be_trained_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         check(read_parameters(Parameters, words), read_text())

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import signal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -140,16 +140,9 @@ async def test_a_chart_is_saved_with_two_keys(
 # --- what ends something asks first ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "question", "request_made"),
-    [
-        ("r", "Restart quickstart?", ("restart",)),
-        ("x", "Kill rank 1 on localhost?", ("kill", 1, signal.SIGKILL, 4001)),
-        ("s", "Stop quickstart?", ("stop", False)),
-    ],
-)
+@from_table
 async def test_destructive_keys_ask_and_enter_alone_does_nothing(
-    app: RankdeckApp, run: FakeRun, key: str, question: str, request_made: tuple[object, ...]
+    key: str, question: str, request_made: list[Any], app: RankdeckApp, run: FakeRun
 ):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "● running")
@@ -168,7 +161,7 @@ async def test_destructive_keys_ask_and_enter_alone_does_nothing(
         await until_seen(pilot, question)
         await pilot.press("y")
         await until_seen(pilot, "done")
-        assert run.asked == [request_made]
+        assert [list(one) for one in run.asked] == [request_made]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -11,7 +11,7 @@ from rich.color import Color
 
 from engine.core.numbers import age, duration, memory, number, precise
 from engine.core.settings import Units
-from tests.support import rows
+from tests.support import from_table, rows
 from tests.tui.hostile import CORPUS
 from tui.text.cells import MAX_CELLS, cell_fit, clean, plain_line, segments_line
 
@@ -91,9 +91,7 @@ def test_colours_are_kept_as_styles():
     ]
 
 
-@pytest.mark.parametrize(
-    "parameters", ["38", "38;5", "38;5;999", "38;2;1;2", "38;2;999;0;0", ";", "99999999999", "4:3", "38:2::1:2:3"]
-)
+@from_table
 def test_broken_colours_are_no_error(parameters):
     assert segments_line(f"\x1b[{parameters}mtext")[0] == "text"
 

@@ -8,6 +8,7 @@ import pytest
 
 from engine.node.agent.ranks import ending
 from engine.node.agent.state import NodeState, Rank
+from tests.support import from_table
 
 WARDEN, PID, START = 50, 60, 7
 
@@ -50,16 +51,9 @@ def test_a_rank_that_its_parent_has_not_reaped_yet_is_not_lost(adopted: Adopted)
     assert adopted.told[0]["status"] == 0
 
 
-@pytest.mark.parametrize(
-    ("process", "seconds"),
-    [
-        pytest.param(None, ending.EXIT_NOTE_TIME + 1, id="reaped without a note"),
-        pytest.param((START, "Z", WARDEN), ending.UNREAPED_TIME + 1, id="never reaped"),
-        pytest.param((START, "Z", 1), ending.UNOWNED_TIME + 1, id="a parent that writes no notes"),
-    ],
-)
+@from_table
 def test_a_rank_without_a_note_is_lost_in_the_end(
-    adopted: Adopted, process: tuple[int, str, int] | None, seconds: float
+    process: tuple[int, str, int] | None, seconds: float, adopted: Adopted
 ) -> None:
     assert adopted.look(0.0) == []
     adopted.process = process

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from engine.client.editor import Frame, editor_command, frame_to_edit
 from tests.support import from_table
 
@@ -25,10 +23,7 @@ def test_the_last_frame_of_the_users_own_file_is_opened(tmp_path: Path):
     assert frame_to_edit(frames(("/nonexistent/a.py", 1), ("/nonexistent/b.py", 2))) == Frame("/nonexistent/b.py", 2)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "no traceback", frames(("-c", 1)), frames(("<string>", 1)), '  File "/a.py", line many', frames(("+x.py", 3))],
-)
+@from_table
 def test_what_is_no_file_is_not_opened(text: str):
     assert frame_to_edit(text) is None
 

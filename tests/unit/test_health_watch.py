@@ -25,6 +25,7 @@ from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.watches.health import HealthWatch
 from tests.played_run import PlayedLink, play_run
 from tests.run_story import Story
+from tests.support import from_table
 
 STACK = """Current thread 0x1 (most recent call first):
   File "{file}", line {line} in {function}
@@ -142,12 +143,9 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
     assert runner.run.story[-1].text.startswith("ranks 0, 1, 2, 3: continues after about")
 
 
-@pytest.mark.parametrize(
-    ("different", "function", "is_marked"),
-    [(False, "load", False), (True, "load", True), (False, "torch/utils/file_baton.py", True)],
-)
+@from_table
 async def test_before_any_step_ranks_are_asked_early_and_marked_early_if_they_are_stuck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, different: bool, function: str, is_marked: bool
+    different: bool, function: str, is_marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = Wait(sentence="rank 2 has not called barrier #0; rank 0 waits in it for 6 s", late=(2,), different=different)
     monkeypatch.setattr("engine.supervisor.watches.health.waits", lambda _: [wait])
@@ -181,10 +179,7 @@ def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(ru
     assert runner.run.health[1].mark == "nan"
 
 
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [({"stalled": 0.5}, "stalled"), ({"drop": 2.0}, "drop"), ({"least": -1}, "least"), ({"slow": math.nan}, "slow")],
-)
+@from_table
 def test_limits_without_sense_are_refused(section: dict[str, float], key: str) -> None:
     data = {"schema": 1, "name": "x", "recipe": {"name": "linear"}, "health": section}
     with pytest.raises(ProfileError, match=f"health.{key}"):

@@ -125,9 +125,7 @@ def test_nothing_in_a_rank_imports_engine_or_tui():
         assert imports(path) & {"engine", "tui"} == set(), path
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [("compat", "rankdeck/_torch_compat.py"), ("internals", "engine/node/internals.py")]
-)
+@from_table
 def test_make_versions_calls_each_function_that_uses_a_private_name(name, path):
     program = entries("versions/versions", "names")
     functions = [one.name for one in ast.parse((ROOT / path).read_text()).body if isinstance(one, ast.FunctionDef)]

@@ -69,51 +69,7 @@ def test_the_tables_name_launchers_and_reasons_that_exist_and_each_option_once()
 LIGHTNING = {"LT_CLI_USED": "1", "LT_DEVICES": "4", "LT_NUM_NODES": "1"}
 
 
-@pytest.mark.parametrize(
-    ("command", "wanted"),
-    [
-        ("fabric run --devices=4 train.py --lr 0.1", profile(4, "--lr", "0.1", env=LIGHTNING)),
-        (
-            "lightning run model train.py --lr 0.1 --devices 4 --strategy=ddp --accelerator cpu -x",
-            profile(
-                4,
-                *("--lr", "0.1", "-x"),
-                backend="gloo",
-                env={**LIGHTNING, "LT_STRATEGY": "ddp", "LT_ACCELERATOR": "cpu"},
-            ),
-        ),
-        ("fabric run --devices 0,2 train.py", profile(2, env={**LIGHTNING, "LT_DEVICES": "0,2"})),
-        ("uv run --with x fabric run train.py", profile(1, env={**LIGHTNING, "LT_DEVICES": "1"})),
-        ("composer -n 4 train.py --lr 0.1", profile(4, "--lr", "0.1")),
-        ("composer train.py", profile(None)),
-        (
-            "composer -n 2 -m pkg.train",
-            {
-                "backend": {"name": "auto"},
-                "layout": {"ranks_per_node": 2},
-                "recipe": {"module": "pkg.train", "args": []},
-            },
-        ),
-        ("composer -n 2 -c ./train.sh", profile(2, script="./train.sh")),
-        (
-            "tune run --nproc_per_node 4 full_finetune_distributed --config llama3/8B_full lr=1",
-            {
-                "backend": {"name": "auto"},
-                "layout": {"ranks_per_node": 4},
-                "recipe": {
-                    "module": "torchtune._cli.tune",
-                    "args": ["run", "full_finetune_distributed", "--config", "llama3/8B_full", "lr=1"],
-                },
-            },
-        ),
-        ("colossalai run --nproc_per_node 4 train.py --lr 1", profile(4, "--lr", "1")),
-        (
-            "colossalai run train.py --lr 1 --host a,b --nproc_per_node 4",
-            profile(4, "--lr", "1", layout={"nodes": ["a", "b"]}),
-        ),
-        ("torchrun --no-python ./a.out", profile(1, script="./a.out")),
-    ],
-)
+@from_table
 def test_commands_of_trainers(command: str, wanted: dict[str, Any]) -> None:
     assert read(command) == wanted
     assert looks_like_launch(command)

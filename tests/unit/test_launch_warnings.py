@@ -8,6 +8,7 @@ from engine.core.run import events as ev
 from engine.supervisor.nodes import reports
 from engine.supervisor.runner import Runner
 from tests.played_run import hear, play_launch
+from tests.support import from_table
 
 HELLO = {
     "type": "hello",
@@ -41,16 +42,9 @@ def test_a_launch_whose_ranks_outlive_the_login_says_nothing(tmp_path: Path) -> 
         assert warned(runner) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("cpu_limit", 1.5, "its control group allows 1.5 CPUs for 2 ranks; request more CPUs, or start fewer"),
-        ("memory_limit", 1 << 20, "its control group allows 1 MiB of memory for 2 ranks; request more memory"),
-        ("process_limits", {"cpu": 60}, "after 60 s of processor time (ulimit -t); ulimit -t unlimited where you"),
-    ],
-)
+@from_table
 def test_a_launch_on_this_machine_warns_of_its_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, told: str
+    name: str, value: object, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, name, lambda: value)
     with play_launch(tmp_path, "localhost:2") as runner:

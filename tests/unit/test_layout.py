@@ -148,9 +148,7 @@ def test_a_group_is_taken_from_what_somebody_has_found_out() -> None:
         parse_nodes(nodes, 8)
 
 
-@pytest.mark.parametrize(
-    "group", ["@", "@-x", "@a b", "@a;reboot", "@$(id)", "@a:b:c", "@a'", "@a\nb", "@*", "@gpu[1-2]"]
-)
+@from_table
 def test_a_group_that_a_shell_would_read_is_refused(group: str) -> None:
     with pytest.raises(LayoutError, match="is not a valid group name") as caught:
         groups_of(group)

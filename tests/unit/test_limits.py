@@ -8,7 +8,6 @@ import pytest
 
 from engine.core.checks.node_findings import rank_capacity
 from engine.node.limits import (
-    OPEN_FILES,
     cpu_limit,
     memory_limit,
     open_files,
@@ -16,6 +15,7 @@ from engine.node.limits import (
     processes_left,
     threads_of,
 )
+from tests.support import from_table
 
 GIB = 1 << 30
 
@@ -76,20 +76,8 @@ def no_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_ulimit")
-@pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        (VERSION_2, None),
-        ({**VERSION_2, f"{USER}/pids.max": "100\n", f"{USER}/pids.current": "40\n"}, 60),
-        ({**VERSION_2, f"{USER}/pids.max": "100\n", f"{USER}/pids.current": "140\n"}, 0),
-        ({**VERSION_2, f"{USER}/pids.max": "max\n", f"{USER}/pids.current": "40\n"}, None),
-        (
-            {**VERSION_1, "sys/fs/cgroup/pids/jobs/5/pids.max": "9\n", "sys/fs/cgroup/pids/jobs/5/pids.current": "2\n"},
-            7,
-        ),
-    ],
-)
-def test_processes_that_a_control_group_still_allows(tmp_path: Path, files: dict[str, str], left: int | None) -> None:
+@from_table
+def test_processes_that_a_control_group_still_allows(files: dict[str, str], left: int | None, tmp_path: Path) -> None:
     assert processes_left(write(tmp_path, files)) == left
 
 
@@ -134,18 +122,9 @@ def test_limits_of_each_process_are_those_that_are_set(monkeypatch: pytest.Monke
     assert process_limits() == {"cpu": 60, "fsize": 1 << 20}
 
 
-@pytest.mark.parametrize(
-    ("limits", "files"),
-    [
-        ((1024, 4096), 4096),
-        ((1024, 1 << 20), OPEN_FILES),
-        ((1 << 20, 1 << 20), 1 << 20),
-        ((1024, -1), OPEN_FILES),
-        ((-1, -1), None),
-    ],
-)
+@from_table
 def test_open_files_are_counted_as_the_agent_raises_them(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], files: int | None
+    limits: tuple[int, int], files: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
     assert open_files() == files

@@ -119,11 +119,9 @@ def test_a_process_of_a_job_stays_where_its_scheduler_finds_it(
 
 
 @pytest.mark.usefixtures("bus")
-@pytest.mark.parametrize(
-    ("group", "settings"), [(SESSION, NO), (SERVICE, YES), ("0::/system.slice/slurmstepd.scope/job_5\n", YES)]
-)
+@from_table
 def test_nothing_is_asked_for_where_no_session_ends_processes(
-    tmp_path: Path, busctl: FakeBusctl, group: str, settings: str
+    group: str, settings: str, tmp_path: Path, busctl: FakeBusctl
 ) -> None:
     leave_session(node(tmp_path / "other", group, **{MAIN: settings}))
     assert busctl.calls() == []

@@ -131,9 +131,7 @@ def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
 # --- patterns of the user --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "key", ["loss", "throughput", "step", "steps", "epoch", "tokens", "samples", "it", "t", "checkpoint", "x"]
-)
+@from_table
 def test_a_pattern_may_name_any_metric(key: str) -> None:
     progress = RankProgress(unit="tok")
     points = take_lines(0, progress, 1.0, MetricReader((rf"@@ (?P<{key}>\d+)",)).feed(b"@@ 8\n"))
@@ -143,9 +141,7 @@ def test_a_pattern_may_name_any_metric(key: str) -> None:
         assert [point.value for point in points] == [8.0]
 
 
-@pytest.mark.parametrize(
-    ("group", "unit"), [("throughput", ""), ("samples", "samples"), ("tokens", "tok"), ("it", "it")]
-)
+@from_table
 def test_a_group_of_a_pattern_may_be_a_throughput(group: str, unit: str) -> None:
     progress = RankProgress()
     points = take_lines(0, progress, 1.0, MetricReader((rf"@@ (?P<{group}>\S+)",)).feed(b"@@ 1,512.5\n"))

@@ -64,13 +64,7 @@ def test_nodes_are_reached_by_our_launcher_whatever_they_are_called() -> None:
     assert mpirun_environment(found("mpich"), 0, spread=True) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "launcher"}
 
 
-@pytest.mark.parametrize(
-    ("parts", "hosts"),
-    [
-        ([(0, 2), (1, 2), (2, 1)], "localhost:2,rankdeck-1:2,rankdeck-2:1"),
-        ([(0, 1), (1, 1), (0, 1), (1, 1), (0, 1), (1, 1)], "localhost:1,rankdeck-1:1"),
-    ],
-)
+@from_table
 def test_mpich_gets_its_hosts_in_the_order_of_the_ranks(parts: list[tuple[int, int]], hosts: str) -> None:
     argv = mpirun_argv(found("mpich"), [part(index, ranks) for index, ranks in parts], "10.0.4.11")
     assert argv[argv.index("-hosts") + 1] == hosts

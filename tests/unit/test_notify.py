@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,25 +23,9 @@ from tests.support import from_table, wait_until
 TOLD = Telling("failure", "gpt-k3f9", "gpt", "waits: a rank failed: rank 2 was killed by SIGKILL")
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "occasion"),
-    [
-        (Condition("running"), Condition("holding"), "failure"),
-        (Condition("running"), Condition("failed"), "failure"),
-        (Condition("holding"), Condition("failed"), "failure"),
-        (Condition("holding"), Condition("stopped"), "end"),
-        (Condition("running"), Condition("succeeded"), "end"),
-        (Condition("running"), Condition("running", True), "stall"),
-        (Condition("running", True), Condition("running", True), None),
-        (Condition("running", True), Condition("running"), None),
-        (Condition("holding"), Condition("holding"), None),
-        (Condition("holding"), Condition("running"), None),
-        (Condition("succeeded"), Condition("stopped"), None),
-        (Condition("queued"), Condition("starting"), None),
-    ],
-)
-def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Condition, now: Condition, occasion: Occasion | None):
-    assert occasion_of(before, now) == occasion
+@from_table
+def test_a_user_is_told_of_ends_failures_and_hangs_once(before: list[Any], now: list[Any], occasion: Occasion | None):
+    assert occasion_of(Condition(*before), Condition(*now)) == occasion
 
 
 @from_table

@@ -193,9 +193,7 @@ def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> No
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("4:00:00", 14400), ("90", 90), ("2:30", 150), ("0", None), ("4h", None), ("1:2:3:4", None)]
-)
+@from_table
 def test_a_walltime_is_told_in_seconds(text: str, seconds: int | None) -> None:
     assert walltime_seconds(text) == seconds
 

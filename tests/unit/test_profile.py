@@ -134,19 +134,7 @@ def test_a_malformed_profile_is_refused_with_place_and_key(text: str, place: str
     assert error.exit_status == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        (HEAD + RUNS + "[lauout]\n", "did you mean layout?"),
-        (HEAD + RUNS + "[layout]\nrank_per_node = 2\n", "did you mean layout.ranks_per_node?"),
-        (HEAD + "nodes = 2\n" + RUNS, "did you mean layout.nodes?"),
-        (HEAD + RUNS + "[backend]\nzzzzz = 2\n", "valid keys here: name, fallback, timeout, env"),
-        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGTERN', 1]]\n", "did you mean SIGTERM?"),
-        (HEAD + RUNS + "[layout]\norder = 'random'\n", "it takes: block | cyclic"),
-        ("name = 'x'\n", "begin the file with: schema = 1"),
-        (HEAD + "recipe = 3\n", "write: [recipe]"),
-    ],
-)
+@from_table
 def test_the_nearest_valid_thing_is_named(text: str, hint: str) -> None:
     assert refused(text).hint == hint
 

@@ -21,21 +21,12 @@ from engine.runs.listing import summarise
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
 from tests.ended_run import ended_run
-from tests.support import PATIENCE
+from tests.support import PATIENCE, from_table
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("9417", Address("127.0.0.1", 9417, "")),
-        (":9417", Address("127.0.0.1", 9417, "")),
-        ("localhost:80", Address("127.0.0.1", 80, "")),
-        ("127.0.0.9:0", Address("127.0.0.9", 0, "")),
-        ("./metrics", Address("", 0, "./metrics")),
-    ],
-)
-def test_ports_and_sockets_are_addresses(text: str, address: Address):
-    assert parse_address(text) == address
+@from_table
+def test_ports_and_sockets_are_addresses(text: str, address: list[Any]):
+    assert parse_address(text) == tuple(address)
 
 
 @pytest.mark.parametrize("text", ["", "metrics", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:\u0663"])
@@ -98,12 +89,9 @@ class Local(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("127.0.0.1:9417", 200), ("localhost", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403)],
-)
+@from_table
 def test_a_page_of_a_stranger_that_is_resolved_to_this_machine_reads_nothing(
-    home: Path, monkeypatch: pytest.MonkeyPatch, host: str, status: int
+    host: str, status: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     servers: list[Any] = []
     monkeypatch.setattr(prometheus, "_serve_requests", lambda server, address: servers.append(server))

@@ -13,11 +13,7 @@ RANDOM = "a1B2" * 9
 HEXADECIMAL = "0123456789abcdef" * 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    "HF_TOKEN WANDB_API_KEY aws_secret_access_key DB_PASSWORD PASSWD MyToken GOOGLE_CREDENTIALS SSHPASS DB_PASS GPG_PASSPHRASE"
-    " MYSQL_PWD REDISCLI_AUTH HTTP_AUTHORIZATION AWS_CREDENTIALS SESSION_COOKIE SENTRY_DSN SLACK_WEBHOOK_URL".split(),
-)
+@from_table
 def test_values_of_variables_with_secret_names_are_never_shown(name: str):
     assert shown_environment({name: "hunter2", "RANK": "0"}) == {name: HIDDEN, "RANK": "0"}
 
@@ -79,8 +75,6 @@ def test_any_words_are_shown_as_as_many_words(words: list[str]):
     shown_shell(" ".join(words))
 
 
-@pytest.mark.parametrize(
-    "text", ["a=", "A", "://", "x: ", "password=a ", "eyJ", "://a:", "-----BEGIN ", "sk-", "key=", "a'", "a_", "0a"]
-)
+@from_table
 def test_long_hostile_texts_are_read_in_one_pass(text: str):
     hidden(text * 20_000)  # quadratic time would pass the time limit of tests

@@ -8,6 +8,7 @@ import pytest
 from engine.core.errors import CheckError
 from engine.core.plan.profile import MAX_LINGER
 from engine.planning import site
+from tests.support import from_table
 
 
 @pytest.fixture
@@ -21,25 +22,15 @@ def test_a_site_without_a_file_limits_nothing(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("needs_root")
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("", MAX_LINGER),
-        ('[limits]\nlinger = "off"', 0),
-        ("[limits]\nlinger = 30", 30),
-        ("[other]\nlinger = 3", MAX_LINGER),
-    ],
-)
-def test_a_site_limits_how_long_a_template_stays(file: Path, text: str, seconds: float) -> None:
+@from_table
+def test_a_site_limits_how_long_a_template_stays(text: str, seconds: float, file: Path) -> None:
     file.write_text(text)
     assert site.most_linger() == seconds
 
 
 @pytest.mark.usefixtures("needs_root")
-@pytest.mark.parametrize(
-    "text", ["[limits", "limits = 3", "[limits]\nlinger = true", "[limits]\nlinger = -1", "[limits]\nlinger = 'soon'"]
-)
-def test_a_wrong_file_is_named(file: Path, text: str) -> None:
+@from_table
+def test_a_wrong_file_is_named(text: str, file: Path) -> None:
     file.write_text(text)
     with pytest.raises(CheckError, match=str(file)):
         site.most_linger()

@@ -151,21 +151,9 @@ def test_what_is_free_is_counted_from_what_sinfo_says() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("said", "ends"),
-    [
-        ("RUNNING|N/A|1|None|\n", None),
-        ("SUSPENDED|N/A|0|None|\n", None),
-        ("RUNNING|2026-11-27T23:49:31|0|None|\n", ("PREEMPTED", False)),
-        ("COMPLETING|2026-11-27T23:49:31|1|None|\n", ("PREEMPTED", True)),
-        ("COMPLETING|N/A|1|TimeLimit|\n", ("TIMEOUT", False)),
-        ("COMPLETING|N/A|1|None|\n", ("", False)),
-        ("CANCELLED|N/A|1|None|\n", ("CANCELLED", False)),
-        ("", ("", False)),
-    ],
-)
-def test_whether_a_job_that_has_got_sigterm_goes_on(said: str, ends: tuple[str, bool] | None) -> None:
-    assert ending_state(said) == ends
+@from_table
+def test_whether_a_job_that_has_got_sigterm_goes_on(said: str, ends: list[str | bool] | None) -> None:
+    assert ending_state(said) == (None if ends is None else tuple(ends))
 
 
 def test_why_a_job_is_over_is_told_in_words() -> None:

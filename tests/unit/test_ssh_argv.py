@@ -145,9 +145,7 @@ def test_what_can_not_be_a_node_never_reaches_ssh(node):
         ssh.argv(node, ["true"], Reach())
 
 
-@pytest.mark.parametrize(
-    ("command", "setup"), [(["a", "b\0c"], ""), (["~/\0"], ""), (["a"], "b\0"), (["a", "\0é"], "")]
-)
+@from_table
 def test_a_word_with_a_nul_byte_is_refused(command, setup):
     with pytest.raises(ValueError, match="NUL"):
         ssh.argv("gpu01", command, Reach(setup=setup))
@@ -280,9 +278,7 @@ def test_lines_before_survive_every_login_shell(shell, user_home):
     assert done.stderr == b"x\n"
 
 
-@pytest.mark.parametrize(
-    "setup", ["cat", "read line || true", "exec 3<&0; cat <&3", "cat <&8 || true", "bash -c cat & wait"]
-)
+@from_table
 def test_lines_before_can_not_eat_the_input_of_the_command(setup, user_home):
     assert words_seen(run_after(setup, home=user_home)) == ([], "the wire")
 

@@ -107,10 +107,8 @@ def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
         plan_of()
 
 
-@pytest.mark.parametrize(
-    ("available", "total", "short"), [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)]
-)
-def test_memory_is_short_below_a_tenth_or_eight_gib(tmp_path: Path, available: int, total: int, short: bool) -> None:
+@from_table
+def test_memory_is_short_below_a_tenth_or_eight_gib(available: int, total: int, short: bool, tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: {total << 20} kB\nMemAvailable: {available << 20} kB\n")
     assert is_memory_short(str(tmp_path)) is short
@@ -169,21 +167,7 @@ def like(environ: dict[str, str] | None = None, *cores: int) -> str:
     return likeness({"PYTHONPATH": "/library", **(environ or {})}, list(cores), ["KNOWN"])
 
 
-@pytest.mark.parametrize(
-    ("environ", "is_same"),
-    [
-        ({"LR": "1", "RANKDECK_RUN": "a", "CUDA_VISIBLE_DEVICES": "1", "PWD": "/work"}, True),
-        ({"PYTHONPATH": "/library:/own/code"}, True),
-        ({"PYTHONPATH": "/library:/apps/lib/site-packages"}, False),
-        ({"LD_LIBRARY_PATH": "/opt/lib"}, False),
-        ({"OMP_NUM_THREADS": "4"}, False),
-        ({"PYTHONHASHSEED": "1"}, False),
-        ({"TORCH_LOGS": "dynamo"}, False),
-        ({"LC_ALL": "C"}, False),
-        ({"RANKDECK_BACKEND": "mpi"}, False),
-        ({"KNOWN": "x"}, False),
-    ],
-)
+@from_table
 def test_a_fork_may_have_other_variables_but_those_that_are_read_at_the_start(
     environ: dict[str, str], is_same: bool
 ) -> None:
