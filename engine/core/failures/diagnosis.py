@@ -17,6 +17,7 @@ from engine.core.failures.text.prefixes import untagged
 from engine.core.failures.text.styles import has_styles, unwrapped
 from engine.core.failures.text.tracebacks import (
     EXCEPTION,
+    OF_CHILD,
     Traceback,
     all_chains,
     crash_frames,
@@ -260,6 +261,10 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
             chain = told.chain
     raised = _to_blame(chain)
     named = raised.rank if raised and raised.rank is not None else named
+    if (
+        rank is None and len(chain) > 1 and (child := OF_CHILD.match(chain[-2].lines[-1]))
+    ):  # of the only torch.multiprocessing.spawn
+        named = int(child["rank"])
     who = who if named is None else f"rank {named}"
     if raised is None:
         fallback = exception_line(told_chain[-1]) if (told_chain := ending(text).chain) and not told.said else ""
@@ -273,13 +278,14 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
     else:
         detail = exception_line(raised)
         name = EXCEPTION.match(detail)
-        is_exception = name is not None
+        code = [line.strip() for line in raised.lines if line.startswith("    ") and line.strip(" ~^")]
+        shown = f"{detail}: {code[-1]}" if name and not name["message"] and code else detail  # `assert a % b == 0`
         end = Explanation(
-            headline=f"{who} raised {name['name'].rpartition('.')[2]}" if name else f"{who} exited with {status}", detail=_one_line(detail),
+            headline=f"{who} raised {name['name'].rpartition('.')[2]}" if name else f"{who} exited with {status}", detail=_one_line(shown),
             traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False)),
             hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
-            cause="exception" if is_exception else "exit", confidence="certain" if told.certain else "likely", rank=named,
-            raised=_one_line(detail) if is_exception else "", line=_one_line(messenger.line) if messenger else "",
+            cause="exception" if name else "exit", confidence="certain" if told.certain else "likely", rank=named,
+            raised=_one_line(detail) if name else "", line=_one_line(messenger.line) if messenger else "",
         )  # fmt: skip
         if raised.message.startswith("KeyboardInterrupt"):
             return _interrupted(end, who, text)
@@ -294,8 +300,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
         if known.cause.yields_to:
             known = find(text, letters=known.cause.yields_to, context=everything) or known
         return _with(end, known, detail=known.detail or end.detail, python=python)
-    frames = _frames(chain) or text
-    if known := find(words if chain else _last_words(text), "consequence", context=frames):
+    if known := find(words if chain else _last_words(text), "consequence", context=_frames(chain) or text):
         return replace(end, hint=_ANOTHER_FIRST, fix="", cause=known.cause.id)
     return end
 

@@ -26,7 +26,7 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     MEMBER,
 )
-_OF_CHILD = late(r"-- Process \d+ terminated with the following error:$")
+OF_CHILD = late(r"-- Process (?P<rank>\d{1,6}) terminated with the following error:$")
 """In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
 _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
@@ -127,7 +127,7 @@ def _is_harmless(lines: list[str], head: int) -> bool:
 def _leads_to(lines: list[str], head: int, end: int) -> bool:
     """Whether the traceback that begins at `head` is chained to the one that begins at `end`."""
     before = next((line for line in reversed(lines[head:end]) if line.strip()), "")
-    return before.strip() in _CHAINED or _OF_CHILD.match(before) is not None
+    return before.strip() in _CHAINED or OF_CHILD.match(before) is not None
 
 
 def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Traceback:

@@ -125,7 +125,12 @@ class LineCounts:
                     self.used.add(field.number)
                 continue
             meaning = meaning_of(field.name, "", self.names)
-            if meaning.role == "loss" and self._is_before_value(field, after):  # `Train loss 40 0.7779`
+            if field.total is not None and P.epoch_behind.match(self.text, field.end):
+                self._set_epoch(field)
+                self.used.add(field.number)
+            elif field.total is not None and _last_word(field) == "timesteps":
+                self._take_named(field, Meaning("steps", "timesteps"))
+            elif meaning.role == "loss" and self._is_before_value(field, after):  # `Train loss 40 0.7779`
                 self.step, self.kind, self.counted = field.number, "named", "loss"
                 self.renamed[after.number] = field.name  # type: ignore[union-attr]
                 self.used.add(field.number)
