@@ -1,10 +1,11 @@
-"""Sends values of one rank to all others, tensor by tensor. A receiving rank keeps its values until it has received the last tensor, so
+"""Sends values of one rank to all others, small tensors together. A receiving rank keeps its values until it has received the last tensor, so
 that nothing changes if the source dies meanwhile. This needs host memory for a second copy."""
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankdeck._objects import broadcast_object
@@ -12,6 +13,9 @@ from rankdeck.elastic._digest import as_bytes
 
 if TYPE_CHECKING:
     import torch
+
+
+MESSAGE = 8 << 20  # bytes of small tensors that are sent together
 
 
 class Slot(NamedTuple):
@@ -87,23 +91,39 @@ def broadcast(values: Any, source: int, *, mine: bool, group_device: torch.devic
     if mine:
         data, tensors = pack(values)
         broadcast_object((data, [_slot_of(tensor) for tensor in tensors]), source, group_device)
-        for tensor in tensors:
-            if tensor.numel():
-                dist.broadcast(as_bytes(tensor.detach().to(group_device)), src=source)
+        for some in _messages(tensors):
+            parts = [as_bytes(tensor.detach().to(group_device)) for tensor in some]
+            dist.broadcast(parts[0] if len(parts) == 1 else torch.cat(parts), src=source)
         return values
     data, slots = broadcast_object(None, source, group_device)
+    spares = [torch.empty(slot.shape, dtype=slot.dtype) for slot in slots]
+    for some in _messages(spares):
+        parts = [as_bytes(spare) for spare in some]
+        is_direct = len(parts) == 1 and group_device.type == "cpu"
+        message = parts[0] if is_direct else torch.empty(sum(map(len, parts)), dtype=torch.uint8, device=group_device)
+        dist.broadcast(message, src=source)
+        for part, arrived in zip(parts, message.split([*map(len, parts)])) if not is_direct else ():
+            part.copy_(arrived)
     received = []
-    for slot in slots:
-        spare = torch.empty(slot.shape, dtype=slot.dtype)
-        if spare.numel():
-            here = as_bytes(spare)
-            message = here.to(group_device)
-            dist.broadcast(message, src=source)
-            if message is not here:
-                here.copy_(message)
+    for spare, slot in zip(spares, slots):
         spare = spare.to(slot.device)
         received.append(torch.nn.Parameter(spare, slot.requires_grad) if slot.is_parameter else spare)
     return unpack(data, received)
+
+
+def _messages(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yields the tensors that have contents, in groups of at most `MESSAGE` bytes, or alone: a collective takes long for few bytes."""
+    group: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        more = tensor.numel() * tensor.element_size()
+        if group and size + more > MESSAGE:
+            yield group
+            group, size = [], 0
+        if more:
+            group, size = [*group, tensor], size + more
+    if group:
+        yield group
 
 
 def _slot_of(tensor: torch.Tensor) -> Slot:
