@@ -1,7 +1,8 @@
 """What a test of the app looks at, and how it waits: for conditions with a deadline, never for time to pass."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ async def until_seen(pilot: Pilot[Any], *texts: str) -> str:
     assert isinstance(app, RankdeckApp)
     await until(pilot, lambda: all(text in text_of(app) for text in texts), f"{texts}")
     return text_of(app)
+
+
+@contextlib.asynccontextmanager
+async def showing(app: RankdeckApp, *texts: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
+    """Runs the app in a terminal of `size` columns and lines, and begins when these texts are on the screen."""
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, *texts)
+        yield pilot
+
+
+async def after(pilot: Pilot[Any], keys: str | Sequence[str], *texts: str) -> str:
+    """Presses keys, whose names stand between spaces or in a sequence, and waits for texts as `until_seen` does."""
+    await pilot.press(*(keys.split() if isinstance(keys, str) else keys))
+    return await until_seen(pilot, *texts)
 
 
 async def until_gone(pilot: Pilot[Any], text: str) -> None:

@@ -13,7 +13,7 @@ from textual.color import Color
 
 from tests.support import PATIENCE
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
-from tests.tui.seen import run_screen, text_of, until, until_seen
+from tests.tui.seen import after, run_screen, showing, text_of, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
@@ -23,8 +23,7 @@ from tui.theme import NoColours
 
 async def test_q_on_home_leaves(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart") as pilot:
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
     assert app.return_code in (0, None)
@@ -32,10 +31,8 @@ async def test_q_on_home_leaves(engine: FakeEngine):
 
 async def test_ctrl_c_ends_nothing_and_says_how_to_leave(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("ctrl+c")
-        await until_seen(pilot, "q goes back or leaves.")
+    async with showing(app, "Plan: quickstart") as pilot:
+        await after(pilot, "ctrl+c", "q goes back or leaves.")
         assert app.is_running
 
 
@@ -43,31 +40,24 @@ async def test_ctrl_c_ends_nothing_and_says_how_to_leave(engine: FakeEngine):
 async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: FakeEngine, key: str):
     engine.add_run("other-9999")
     app = RankdeckApp(engine)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "● other")
-        await pilot.press(key)
-        await until_seen(pilot, "duplicate (d)")
-        await pilot.press(*"watchoth")
-        await until_seen(pilot, "watch other-9999")
+    async with showing(app, "Plan: quickstart", "● other") as pilot:
+        await after(pilot, key, "duplicate (d)")
+        await after(pilot, (*"watchoth",), "watch other-9999")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
         await until_seen(pilot, "● running")
-        await pilot.press(key)
-        await until_seen(pilot, "restart (r)")
+        await after(pilot, key, "restart (r)")
         assert "duplicate (d)" not in text_of(app)
         await pilot.press(*"restart")
-        await pilot.press("enter")
-        await until_seen(pilot, "Restart other?")
+        await after(pilot, "enter", "Restart other?")
 
 
 async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngine):
     run = engine.add_run("over-1212")
     run.end()
     app = RankdeckApp(engine, open_run="over-1212")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "✔ succeeded")
-        await pilot.press("colon")
-        await until_seen(pilot, "events (4)")
+    async with showing(app, "✔ succeeded", size=(120, 40)) as pilot:
+        await after(pilot, "colon", "events (4)")
         text = text_of(app)
         assert "stop (s)" not in text
         assert "kill (x)" not in text
@@ -75,11 +65,9 @@ async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngi
 
 async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart") as pilot:
         assert app.theme == "rankdeck-dark"
-        await pilot.press("colon", *"rankdeck-light")
-        await until_seen(pilot, "theme rankdeck-light")
+        await after(pilot, ("colon", *"rankdeck-light"), "theme rankdeck-light")
         await pilot.press("enter")
         await until(pilot, lambda: engine.settings.get(("theme",)) == "rankdeck-light", "the theme is kept")
         assert app.theme == "rankdeck-light"
@@ -93,21 +81,17 @@ async def test_with_ascii_every_screen_is_made_of_ascii(engine: FakeEngine):
     run.fail(2, traceback="Traceback\nValueError: x")
     run.write(0, "words\n" * 100)
     app = RankdeckApp(engine, ascii=True)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "| 0| 1| 2| 3|", "! plain")
+    async with showing(app, "| 0| 1| 2| 3|", "! plain") as pilot:
         assert text_of(app).isascii(), text_of(app)
-        await pilot.press("n")
-        await until_seen(pilot, "(*) gloo", "| 0| 1| 2| 3|")
+        await after(pilot, "n", "(*) gloo", "| 0| 1| 2| 3|")
         assert text_of(app).isascii(), text_of(app)
-        await pilot.press("escape", "tab", "enter")
-        await until_seen(pilot, "! holding", "X failed", "Why")
+        await after(pilot, "escape tab enter", "! holding", "X failed", "Why")
         assert text_of(app).isascii(), text_of(app)
         for pane in "2345":
             await pilot.press(pane)
             await pilot.pause()
             assert text_of(app).isascii(), text_of(app)
-        await pilot.press("question_mark")
-        await until_seen(pilot, "Everywhere")
+        await after(pilot, "question_mark", "Everywhere")
         assert text_of(app).isascii(), text_of(app)
 
 
@@ -117,16 +101,14 @@ async def test_a_state_is_told_by_its_word_where_there_are_no_colours(
     monkeypatch.setenv("NO_COLOR", "1")
     engine.add_run("grey-1414").fail(1)
     app = RankdeckApp(engine, open_run="grey-1414")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "◆ holding", "✖ failed")
+    async with showing(app, "◆ holding", "✖ failed"):
         assert app.no_color
 
 
 async def test_a_slow_line_is_painted_once_a_second(engine: FakeEngine):
     engine.add_run("far-1515")
     app = RankdeckApp(engine, open_run="far-1515", slow=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running"):
         own = [timer._interval for timer in run_screen(app)._timers if "paint" in timer.name or "poll" in timer.name]
         assert len(own) == 4
         assert min(own) >= 1.0
@@ -134,8 +116,7 @@ async def test_a_slow_line_is_painted_once_a_second(engine: FakeEngine):
 
 async def test_nothing_is_animated(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart"):
         assert app.animation_level == "none"
 
 
@@ -145,8 +126,7 @@ async def test_a_file_server_that_hangs_holds_nothing_up(engine: FakeEngine, mon
     monkeypatch.setattr(engine, "profiles", never.wait)
     app = RankdeckApp(engine)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("question_mark")
-        await until_seen(pilot, "Everywhere")
+        await after(pilot, "question_mark", "Everywhere")
         await pilot.press("escape", "q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
     never.set()
@@ -190,8 +170,7 @@ def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
 async def test_home_is_below_every_other_screen(engine: FakeEngine):
     engine.add_run("first-1616")
     app = RankdeckApp(engine, open_run="first-1616")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running"):
         assert isinstance(app.screen_stack[0], HomeScreen)
 
 
@@ -203,8 +182,7 @@ async def test_without_colours_the_terminal_keeps_its_own_and_the_cursor_is_reve
 ):
     monkeypatch.setenv("NO_COLOR", "1")
     app = RankdeckApp(FakeEngine(tmp_path))
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)):
         segments = [segment for strip in app.screen._compositor.render_strips() for segment in strip]
         assert all(not segment.style or segment.style.without_color == segment.style for segment in segments)
         reversed_text = "".join(segment.text for segment in segments if _is_reversed(segment))
@@ -218,8 +196,7 @@ async def test_without_colours_one_sees_which_pane_has_the_keys_and_where_the_lo
     monkeypatch.setenv("NO_COLOR", "1")
     engine.add_run("grey-1414").write(0, "".join(f"line {number}\n" for number in range(200)))
     app = RankdeckApp(engine, open_run="grey-1414", theme=theme)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "line 199")
+    async with showing(app, "line 199") as pilot:
 
         def underlined() -> str:
             strips = app.screen._compositor.render_strips()
@@ -251,10 +228,8 @@ async def test_ctrl_z_suspends_and_is_no_letter_of_a_form(tmp_path: Path, monkey
     suspended = []
     monkeypatch.setattr(RankdeckApp, "action_suspend_process", lambda app: suspended.append(app.screen))
     app = RankdeckApp(FakeEngine(tmp_path))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("ctrl+z", "n")
-        await until_seen(pilot, "New: my-run")
+    async with showing(app, "Plan: quickstart") as pilot:
+        await after(pilot, "ctrl+z n", "New: my-run")
         await pilot.press("ctrl+z")
         await until(pilot, lambda: len(suspended) == 2, "two suspensions")
         await until_seen(pilot, "New: my-run ")
@@ -281,10 +256,8 @@ async def test_a_tiny_terminal_is_no_reason_to_end(
 ):
     opens, first, keys, last = SMALL[screen]
     app = RankdeckApp(engine, open_run=RUN if screen in ("run", "stacks") else None)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart" if opens else first)
-        await pilot.press(*opens)
-        await until_seen(pilot, first)
+    async with showing(app, "Plan: quickstart" if opens else first) as pilot:
+        await after(pilot, (*opens,), first)
         await pilot.resize_terminal(*size)
         if screen == "run":
             run.fail(2)

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from engine.core.errors import RankdeckError
 from tests.support import from_table
 from tests.tui.fake_engine import FakeEngine, entry, profile
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.edit import EditScreen
 from tui.start import is_ascii_terminal
@@ -45,39 +45,28 @@ def assert_ascii(pilot: Pilot[Any]) -> None:
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
 async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine, ascii=True)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "! quickstart")
+    async with showing(app, "Plan: quickstart", "! quickstart", size=size) as pilot:
         assert_ascii(pilot)
         for title in ("Plan: mine", "Plan: a-name", "Plan: secret"):
-            await pilot.press("down")
-            await until_seen(pilot, title, "rank 0")
+            await after(pilot, "down", title, "rank 0")
             assert_ascii(pilot)
-        await pilot.press("tab")
-        await until_seen(pilot, "Run: quickstart")
+        await after(pilot, "tab", "Run: quickstart")
         assert_ascii(pilot)
-        await pilot.press("slash", *"zzz")
-        await until_seen(pilot, "Nothing matches.")
+        await after(pilot, ("slash", *"zzz"), "Nothing matches.")
         assert_ascii(pilot)
-        await pilot.press("escape", "ctrl+c")
-        await until_seen(pilot, "q goes back or leaves")
+        await after(pilot, "escape ctrl+c", "q goes back or leaves")
         assert_ascii(pilot)
-        await pilot.press("colon")
-        await until_seen(pilot, "new (n)")
+        await after(pilot, "colon", "new (n)")
         assert_ascii(pilot)
-        await pilot.press(*"zzz")
-        await until_seen(pilot, "No matches found")
+        await after(pilot, (*"zzz",), "No matches found")
         assert_ascii(pilot)
-        await pilot.press("escape", "e")
-        await until_seen(pilot, "on failure" if size[1] > 40 else "backend")
+        await after(pilot, "escape e", "on failure" if size[1] > 40 else "backend")
         await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the first line")
-        await pilot.press("slash", "ctrl+s")
-        await until_seen(pilot, "is not a valid name", "this line is not valid")
+        await after(pilot, "slash ctrl+s", "is not a valid name", "this line is not valid")
         assert_ascii(pilot)
-        await pilot.press("backspace", "f4")
-        await until_seen(pilot, "Save as")
+        await after(pilot, "backspace f4", "Save as")
         assert_ascii(pilot)
-        await pilot.press("escape", "f1")
-        await until_seen(pilot, "Help")
+        await after(pilot, "escape f1", "Help")
         assert_ascii(pilot)
         for _ in range(12):
             await pilot.press("pagedown")
@@ -87,32 +76,25 @@ async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
 async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine, ascii=True, open_run=RUN)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "! holding", "X failed", "Why")
+    async with showing(app, "! holding", "X failed", "Why", size=size) as pilot:
         assert_ascii(pilot)
         for key, seen in (("3", "Log"), ("4", "Events"), ("5", "Why"), ("2", "Chart")):
-            await pilot.press(key, key)
-            await until_seen(pilot, seen)
+            await after(pilot, (key, key), seen)
             assert_ascii(pilot)
         await until_seen(pilot, "+ r1", "49")
         assert_ascii(pilot)
-        await pilot.press("3", "a")
-        await until_seen(pilot, "all 4 ranks")
+        await after(pilot, "3 a", "all 4 ranks")
         assert_ascii(pilot)
-        await pilot.press("slash", *"step", "enter")
-        await until_seen(pilot, "'step'")
+        await after(pilot, ("slash", *"step", "enter"), "'step'")
         assert_ascii(pilot)
-        await pilot.press("escape", "1", "s")
-        await until_seen(pilot, "Stop quickstart?")
+        await after(pilot, "escape 1 s", "Stop quickstart?")
         assert_ascii(pilot)
         await pilot.press("escape")
         await until_gone(pilot, "Stop quickstart?")
         engine.live[RUN].change(generation=2, name=LONG)
-        await pilot.press("t")
-        await until_seen(pilot, "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
+        await after(pilot, "t", "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
         assert_ascii(pilot)
-        await pilot.press("escape")
-        await until_seen(pilot, "0 | generation 2" if size[0] >= 100 else "attempt 0.2")
+        await after(pilot, "escape", "0 | generation 2" if size[0] >= 100 else "attempt 0.2")
         assert_ascii(pilot)
         app.show_error("It did not work", RankdeckError("a reason", hint="a step"))
         await until_seen(pilot, "a reason")
@@ -128,6 +110,5 @@ async def test_what_is_not_known_is_a_hyphen(tmp_path: Path):
     engine = FakeEngine(tmp_path)
     engine.add_run(RUN)
     app = RankdeckApp(engine, ascii=True, open_run=RUN)
-    async with app.run_test(notifications=True, size=(160, 45)) as pilot:
-        await until_seen(pilot, "* running", "loss         -")
+    async with showing(app, "* running", "loss         -", size=(160, 45)) as pilot:
         assert_ascii(pilot)

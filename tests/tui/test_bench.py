@@ -11,7 +11,7 @@ from engine.core.arguments.argument import Argument
 from engine.core.errors import ProfileError
 from engine.core.metrics.bench import Result
 from tests.tui.fake_engine import FakeEngine, FakeRun
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import _check
 from tui.text.bench import MEASURES, TABLE, bench_curves, bench_table, curve_names, size_ticks, value_ticks
@@ -53,12 +53,10 @@ async def test_on_a_narrow_screen_one_key_goes_from_the_table_to_each_curve_and_
         text = await until_seen(pilot, "all_reduce, float32", "median", "32 B")
         assert "100 us" in text
         for title in ("latency", "bus bandwidth in GB/s", "algorithm bandwidth in GB/s"):
-            await pilot.press("c")
-            text = await until_seen(pilot, f"{title}  ", "all_reduce", "broadcast", "4 B", "MiB")
+            text = await after(pilot, "c", f"{title}  ", "all_reduce", "broadcast", "4 B", "MiB")
             assert "median" not in text
             assert text.isascii() or not ascii_only
-        await pilot.press("c")
-        await until_seen(pilot, "all_reduce, float32", "median")
+        await after(pilot, "c", "all_reduce, float32", "median")
         assert max(map(len, text_of(app).splitlines())) <= 80
 
 
@@ -72,21 +70,17 @@ async def test_on_a_wide_screen_table_and_curves_stand_beside_each_other(
     ) as pilot:
         text = await until_seen(pilot, "all_reduce, float32", "median", "latency  ", "100 us", "6 results", "c curves")
         assert text.isascii() or not ascii_only
-        await pilot.press("c")
-        await until_seen(pilot, "median", "bus bandwidth in GB/s")
+        await after(pilot, "c", "median", "bus bandwidth in GB/s")
 
 
 async def test_results_come_as_they_are_measured_and_the_log_is_a_key_away(engine: FakeEngine, run: FakeRun):
-    async with RankdeckApp(engine, open_run=RUN).run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Nothing has been measured yet.")
+    async with showing(RankdeckApp(engine, open_run=RUN), "Nothing has been measured yet.") as pilot:
         run.results = results()
         run.tick(1)
         await until_seen(pilot, "barrier, float32", "50.0 us")
-        await pilot.press("3")
-        await until_seen(pilot, "Log: rank 0")
+        await after(pilot, "3", "Log: rank 0")
         await until_gone(pilot, "barrier")
-        await pilot.press("6")
-        await until_seen(pilot, "barrier, float32")
+        await after(pilot, "6", "barrier, float32")
         await pilot.press("6")
         await until_gone(pilot, "Ranks")
         await until(pilot, lambda: pilot.app.screen.query_one(BenchPane).has_focus, "the results")
@@ -97,8 +91,7 @@ async def test_runs_of_other_scripts_have_no_such_key(engine: FakeEngine):
     async with RankdeckApp(engine, open_run="quickstart-7f3a").run_test(notifications=True, size=(120, 40)) as pilot:
         text = await until_seen(pilot, "● running", "Log: rank 0")
         assert "6 results" not in text
-        await pilot.press("6", "c")
-        await until_seen(pilot, "Log: rank 0")
+        await after(pilot, "6 c", "Log: rank 0")
         assert not pilot.app.screen.query_one(BenchPane).display
 
 
@@ -114,10 +107,8 @@ async def test_a_rank_that_invents_collectives_leaves_the_chart_its_room(
     engine: FakeEngine, run: FakeRun, size: tuple[int, int]
 ):
     run.results = results(*(f"collective_number_{number}" for number in range(60)))
-    async with RankdeckApp(engine, open_run=RUN).run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "collective_number_0")
-        await pilot.press("6", "6", "c")
-        await until_seen(pilot, "collective_number_1", "4 B")
+    async with showing(RankdeckApp(engine, open_run=RUN), "collective_number_0", size=size) as pilot:
+        await after(pilot, "6 6 c", "collective_number_1", "4 B")
 
 
 # --- text and curves

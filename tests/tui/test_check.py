@@ -11,7 +11,7 @@ from engine.core.checks.findings import CHECKS, Finding, Grid, fail, ok, skip, w
 from engine.core.errors import CheckError
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.check import CheckScreen
 from tui.text.check import finding_text, grid_title
@@ -32,8 +32,7 @@ def engine(tmp_path: Path) -> FakeEngine:
 async def opened(pilot: Pilot[None]) -> CheckGrid:
     """The grid, once everything is in it."""
     await until_seen(pilot, "Plan: quickstart", "c check")
-    await pilot.press("c")
-    await until_seen(pilot, "r again")
+    await after(pilot, "c", "r again")
     app = pilot.app
     assert isinstance(app, RankdeckApp)
     return app.screen.query_one(CheckGrid)
@@ -58,8 +57,7 @@ async def test_every_node_has_a_row_and_every_check_a_sign(engine: FakeEngine, s
         assert [found["gpu02"].count(sign) for sign in (good, cautious, bad)] == [14, 1, 1]
         assert ("leftovers" in text) == (f"{bad} fail" in found["gpu02"]) == (size[0] > 100)
         assert text.isascii() or not ascii_only
-        await pilot.press("escape")
-        await until_seen(pilot, "Plan: quickstart")
+        await after(pilot, "escape", "Plan: quickstart")
 
 
 async def test_the_cursor_begins_at_the_first_problem_and_goes_to_the_next(engine: FakeEngine):
@@ -67,10 +65,8 @@ async def test_the_cursor_begins_at_the_first_problem_and_goes_to_the_next(engin
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         grid = await opened(pilot)
         await until_seen(pilot, "gpu02, ssh  ✖ fail", "nothing listens there [/red]", "is sshd up?")
-        await pilot.press("n")
-        await until_seen(pilot, "gpu02, torch  ▲ warn", "install the same torch")
-        await pilot.press("n")
-        await until_seen(pilot, "gpu02, ssh  ✖ fail")
+        await after(pilot, "n", "gpu02, torch  ▲ warn", "install the same torch")
+        await after(pilot, "n", "gpu02, ssh  ✖ fail")
         await pilot.press("l", "right", "k")
         assert grid.cell == ("gpu01", "torch")
         await until_seen(pilot, "gpu01, torch  ● ok", "torch of gpu01 is well", "Checked: that Python has torch")
@@ -80,45 +76,32 @@ async def test_the_cursor_begins_at_the_first_problem_and_goes_to_the_next(engin
 
 async def test_the_grid_is_filled_while_nodes_are_asked(engine: FakeEngine):
     engine.hold_check = asyncio.Event()
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "c check")
-        await pilot.press("c")
-        text = await until_seen(pilot, "1 of 2 nodes: checking", "◌")
+    async with showing(RankdeckApp(engine), "c check") as pilot:
+        text = await after(pilot, "c", "1 of 2 nodes: checking", "◌")
         assert "r again" not in text
-        await pilot.press("j", "r")
-        await until_seen(pilot, "gpu02, ssh  ◌ not checked yet", "Checked: the node can be reached")
+        await after(pilot, "j r", "gpu02, ssh  ◌ not checked yet", "Checked: the node can be reached")
         engine.hold_check.set()
         await until_seen(pilot, "2 nodes: 1 failure, 1 warning", "gpu02, ssh  ✖ fail", "r again")
         assert engine.checks == 1
         engine.findings = []
-        await pilot.press("r")
-        await until_seen(pilot, "2 nodes: no problems", "gpu02, ssh  ● ok")
+        await after(pilot, "r", "2 nodes: no problems", "gpu02, ssh  ● ok")
         assert engine.checks == 2
 
 
 async def test_leaving_ends_what_is_still_asked(engine: FakeEngine):
     engine.hold_check = asyncio.Event()
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "c check")
-        await pilot.press("c")
-        await until_seen(pilot, "checking")
-        await pilot.press("q")
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(RankdeckApp(engine), "c check") as pilot:
+        await after(pilot, "c", "checking")
+        await after(pilot, "q", "Plan: quickstart")
         await until(pilot, lambda: engine.checks_closed == 1, "the end of the check")
 
 
 async def test_an_error_is_said_and_the_check_can_be_tried_again(engine: FakeEngine):
     engine.check_error = CheckError("there is no mpirun [/x", hint="load your site's MPI module")
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "c check")
-        await pilot.press("c")
-        await until_seen(pilot, "there is no mpirun [/x", "load your site's MPI module", "nothing was checked")
+    async with showing(RankdeckApp(engine), "c check", size=(120, 40)) as pilot:
+        await after(pilot, "c", "there is no mpirun [/x", "load your site's MPI module", "nothing was checked")
         engine.check_error = None
-        await pilot.press("r")
-        await until_seen(pilot, "gpu01", "1 failure")
+        await after(pilot, "r", "gpu01", "1 failure")
 
 
 async def test_many_nodes_scroll(engine: FakeEngine):
@@ -128,11 +111,9 @@ async def test_many_nodes_scroll(engine: FakeEngine):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         grid = await opened(pilot)
         await until_seen(pilot, "300 nodes: 1 failure", "gpu299, leftovers", "the last of all")
-        await pilot.press("g")
-        await until_seen(pilot, "gpu000")
+        await after(pilot, "g", "gpu000")
         await until_gone(pilot, "gpu299")
-        await pilot.press("pagedown", "ctrl+d", "ctrl+u", "pageup", "G")
-        await until_seen(pilot, "▸gpu299")
+        await after(pilot, "pagedown ctrl+d ctrl+u pageup G", "▸gpu299")
         assert grid.cell == ("gpu299", "leftovers")
 
 
@@ -154,8 +135,7 @@ async def test_a_check_of_no_node_is_no_reason_to_end(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot)
-        await pilot.press("down", "right", "n", "G", "r")
-        await until_seen(pilot, "0 nodes: nothing was checked")
+        await after(pilot, "down right n G r", "0 nodes: nothing was checked")
         assert isinstance(app.screen, CheckScreen)
 
 

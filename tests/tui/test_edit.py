@@ -14,7 +14,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from tests.support import entries, rows
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, BACKEND, fields
@@ -232,11 +232,9 @@ async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
         await opened(pilot, "e", "4 ranks on 1 node")
         nodes = line(app, "layout.nodes")
         nodes.focus()
-        await pilot.press("end", "backspace", "8")
-        await until_seen(pilot, "8 ranks on 1 node", "│ 6│ 7│")
+        await after(pilot, "end backspace 8", "8 ranks on 1 node", "│ 6│ 7│")
         line(app, f"{ARGUMENT}steps").focus()
-        await pilot.press(*"123")
-        await until_seen(pilot, "gpt.py --steps 123")
+        await after(pilot, (*"123",), "gpt.py --steps 123")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -274,10 +272,8 @@ async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only
     app = RankdeckApp(engine, ascii=ascii_only)
     async with app.run_test(size=(80, 60)) as pilot:
         await opened(pilot, "e", " more arguments ", " backend env ")
-        await pilot.press("escape", "j")
-        await until_seen(pilot, "Plan: mine")
-        await pilot.press("e")
-        await until_seen(pilot, " checkpoint-every ", "gradient-acc")
+        await after(pilot, "escape j", "Plan: mine")
+        await after(pilot, "e", " checkpoint-every ", "gradient-acc")
         app.screen.set_focus(line(app, f"argument.{long}"))
         await until_seen(pilot, f"{long}: a number")  # below the form, because the label is cut
         assert not ascii_only or "…" not in text_of(app)
@@ -289,10 +285,8 @@ async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: 
         await opened(pilot, "e", "4 ranks on 1 node")
         line(app, BACKEND).focus()
         await until_seen(pilot, "✔ gloo", "✖ nccl", "localhost has no NVIDIA GPU")
-        await pilot.press("right")
-        await until_seen(pilot, "nccl: can't run: localhost has no NVIDIA GPU")
-        await pilot.press("left", "down")
-        await until_seen(pilot, "4 ranks on 1 node", "none")
+        await after(pilot, "right", "nccl: can't run: localhost has no NVIDIA GPU")
+        await after(pilot, "left down", "4 ranks on 1 node", "none")
 
 
 async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):
@@ -300,8 +294,7 @@ async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: Rankd
         await opened(pilot, "e", "4 ranks on 1 node")
         name = line(app, "name")
         name.focus()
-        await pilot.press("home", "slash", "left_square_bracket")
-        await until_seen(pilot, "'/[quickstart' is not a valid name")
+        await after(pilot, "home slash left_square_bracket", "'/[quickstart' is not a valid name")
         line(app, "layout.nodes").focus()
         await pilot.press("f5")
         await until(pilot, lambda: name.has_focus, "the cursor on the line that is wrong")
@@ -344,8 +337,7 @@ async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refuse
 async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: FakeEngine):
     async with app.run_test(notifications=True, size=(200, 40)) as pilot:
         await opened(pilot, "e")
-        await pilot.press("down", *"mine now", "ctrl+s")
-        await until_seen(pilot, "the shipped one")
+        await after(pilot, ("down", *"mine now", "ctrl+s"), "the shipped one")
         ((saved, path),) = engine.saved
         assert (saved.name, saved.description, path) == ("quickstart", "mine now", None)
         await pilot.press("escape")
@@ -354,61 +346,48 @@ async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: 
 
 
 async def test_an_own_profile_is_saved_to_its_own_file(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("j")
-        await until_seen(pilot, "Plan: mine")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: mine")
-        await pilot.press("f3")
-        await until_seen(pilot, "saved: ")
+    async with showing(app, "Plan: quickstart") as pilot:
+        await after(pilot, "j", "Plan: mine")
+        await after(pilot, "e", "Edit: mine")
+        await after(pilot, "f3", "saved: ")
         assert engine.saved[0][1] == engine.folder / "mine.toml"
 
 
 async def test_a_renamed_profile_becomes_another_file_beside_the_old_one(app: RankdeckApp, engine: FakeEngine):
     engine.entries.append(entry(profile("theirs"), engine.folder))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("j")
-        await until_seen(pilot, "Plan: mine")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: mine")
+    async with showing(app, "Plan: quickstart") as pilot:
+        await after(pilot, "j", "Plan: mine")
+        await after(pilot, "e", "Edit: mine")
         for key in ("ctrl+u", "ctrl+k"):
             await pilot.press(key)
-        await pilot.press(*"theirs", "f3")
-        await until_seen(pilot, "Replace theirs?", "Cancel")
+        await after(pilot, (*"theirs", "f3"), "Replace theirs?", "Cancel")
         await pilot.press("enter")
         await until_gone(pilot, "Replace theirs?")
         assert engine.saved == []
-        await pilot.press("end", "2", "f3")
-        await until_seen(pilot, "saved: ")
+        await after(pilot, "end 2 f3", "saved: ")
         assert engine.saved[0][1] == engine.folder / "theirs2.toml"
 
 
 async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp_path: Path):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "e")
-        await pilot.press("f4")
-        await until_seen(pilot, "Save as", ".rankdeck/quickstart.toml")
+        await after(pilot, "f4", "Save as", ".rankdeck/quickstart.toml")
         assert isinstance(app.screen, AskScreen)
         app.screen.query_one(Input).value = str(tmp_path / "other")
-        await pilot.press("enter")
-        await until_seen(pilot, "saved")
+        await after(pilot, "enter", "saved")
         assert engine.saved[0][1] == tmp_path / "other.toml"
 
 
 async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engine: FakeEngine, tmp_path: Path):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         for answer, listed in (("n", []), ("y", [tmp_path / "team"])):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the form")
             await pilot.press("f4")
             await until(pilot, lambda: isinstance(app.screen, AskScreen), "the question for a file")
             app.screen.query_one(Input).value = str(tmp_path / "team" / f"{answer}.toml")
-            await pilot.press("enter")
-            await until_seen(pilot, "List the profiles of this folder?", "found by")
+            await after(pilot, "enter", "List the profiles of this folder?", "found by")
             await pilot.press(answer)
             await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
             await until(pilot, lambda listed=listed: engine.folders == listed, "the folder")  # type: ignore[misc]
@@ -420,8 +399,7 @@ async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app:
     engine.entries.append(entry(profile("quickstart-copy"), engine.folder))
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "d", "New: quickstart-copy-2")
-        await pilot.press("ctrl+s")
-        await until_seen(pilot, "saved: ")
+        await after(pilot, "ctrl+s", "saved: ")
         assert engine.saved[0][0].name == "quickstart-copy-2"
         assert engine.saved[0][1] is None
 
@@ -431,8 +409,7 @@ async def test_a_duplicate_of_a_profile_of_the_folder_is_saved_beside_it(app: Ra
     engine.entries[0] = entry(profile("quickstart"), here, "here")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "d", "New: quickstart-copy")
-        await pilot.press("ctrl+s")
-        await until_seen(pilot, "saved: ")
+        await after(pilot, "ctrl+s", "saved: ")
         assert engine.saved[0][1] == here / "quickstart-copy.toml"
 
 
@@ -445,10 +422,8 @@ async def test_a_profile_that_can_not_be_written_is_said_and_the_form_stays(
     monkeypatch.setattr(engine, "save_profile", refuse)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "e")
-        await pilot.press("ctrl+s")
-        await until_seen(pilot, "quickstart was not saved", "/x/[/a.toml: can't be written")
-        await pilot.press("escape")
-        await until_seen(pilot, "Edit: quickstart")
+        await after(pilot, "ctrl+s", "quickstart was not saved", "/x/[/a.toml: can't be written")
+        await after(pilot, "escape", "Edit: quickstart")
 
 
 async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
@@ -457,8 +432,7 @@ async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
         await opened(pilot, "e")
-        await pilot.press("x", "escape")
-        await until_seen(pilot, "Leave without saving?", "Stay")
+        await after(pilot, "x escape", "Leave without saving?", "Stay")
         assert isinstance(app.screen, LeaveScreen)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
@@ -484,10 +458,8 @@ async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, en
     engine.launch_error = CheckError("no torch here", hint="install it")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "n")
-        await pilot.press("z", "f5")
-        await until_seen(pilot, "no torch here")
-        await pilot.press("escape")
-        await until_seen(pilot, "New: ")
+        await after(pilot, "z f5", "no torch here")
+        await after(pilot, "escape", "New: ")
         assert "z" in line(app, "name").value
 
 
@@ -499,10 +471,8 @@ async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
         await opened(pilot, "e", "4 ranks on 1 node")
         line(app, "launch.warm").focus()
         await until_seen(pilot, "warm start", "● yes", "yes: forked from a process that has imported torch once")
-        await pilot.press("right")
-        await until_seen(pilot, "● no", "no: every rank imports torch by itself")
-        await pilot.press("ctrl+s")
-        await until_seen(pilot, "saved")
+        await after(pilot, "right", "● no", "no: every rank imports torch by itself")
+        await after(pilot, "ctrl+s", "saved")
         assert not engine.saved[0][0].launch.warm
 
 
@@ -548,10 +518,8 @@ async def test_a_chosen_one_without_room_is_cut_and_not_left_out():
 
 async def test_text_that_arrives_together_with_the_keys_before_it_goes_where_it_belongs(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
+        await after(pilot, "e", "Edit: quickstart")
         await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
         row = app.screen.query(FormRow).first()
         type_at_once(app, "ctrl+u", *"abc", "down", *"more", "ctrl+u", *"words", "up", "d")
@@ -573,10 +541,8 @@ async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
         raise ProfileError("form", None, row.field.id if isinstance(row, FormRow) else "", reason)
 
     monkeypatch.setattr(engine, "preview", preview)
-    async with app.run_test(size=size) as pilot:
-        await until_seen(pilot, "quickstart", "mine")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: quickstart")
+    async with showing(app, "quickstart", "mine", size=size) as pilot:
+        await after(pilot, "e", "Edit: quickstart")
         await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
         screen = app.screen
         assert isinstance(screen, EditScreen)
@@ -595,13 +561,10 @@ def whole(app: RankdeckApp, row: FormRow, height: int = 1) -> bool:
 
 async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
+        await after(pilot, "e", "Edit: quickstart")
         await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
-        await pilot.press("down", *"new", "escape")
-        await until_seen(pilot, "Leave without saving?", "Save and leave (s)")
+        await after(pilot, ("down", *"new", "escape"), "Leave without saving?", "Save and leave (s)")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
         assert [saved.description for saved, _ in engine.saved] == ["new"]
@@ -609,13 +572,11 @@ async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
 
 async def test_a_change_whose_message_is_under_way_is_not_lost(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart") as pilot:
         await pilot.press("e")
         await until(pilot, lambda: bool(app.screen.query(FormRow)), "the form")
         row = next(row for row in app.screen.query(FormRow) if row.field.id == "description")
         assert isinstance(row.line, Input)
         with row.line.prevent(Input.Changed):
             row.line.value = "typed just now"
-        await pilot.press("escape")
-        await until_seen(pilot, "Leave without saving?")
+        await after(pilot, "escape", "Leave without saving?")

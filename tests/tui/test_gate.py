@@ -7,7 +7,7 @@ import pytest
 
 from engine.client.engine import LocalEngine
 from tests.hostile import hostile_folder, nothing_starts, write_hostile
-from tests.tui.seen import until_gone, until_seen
+from tests.tui.seen import after, until_gone
 from tui.app import RankdeckApp
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -38,17 +38,12 @@ async def test_opening_resting_editing_and_checking_start_nothing(
     with nothing_starts() as started:
         async with app.run_test(notifications=True, size=(120, 40)) as pilot:
             for number, name in enumerate(PROFILES):
-                await pilot.press(*["down"] * min(number, 1))
-                await until_seen(pilot, f"Plan: {name} (here)", "T trusts it")
-                await pilot.press("c")
-                await until_seen(pilot, f"Trust {name}?")
+                await after(pilot, (*["down"] * min(number, 1),), f"Plan: {name} (here)", "T trusts it")
+                await after(pilot, "c", f"Trust {name}?")
                 await pilot.press("n")
                 await until_gone(pilot, f"Trust {name}?")
-                await pilot.press("q")
-                await until_seen(pilot, f"Plan: {name} (here)")
-                await pilot.press("e")
-                await until_seen(pilot, "not looked up:", "Edit")
-                await pilot.press("down", "escape")
-                await until_seen(pilot, f"Plan: {name} (here)")
+                await after(pilot, "q", f"Plan: {name} (here)")
+                await after(pilot, "e", "not looked up:", "Edit")
+                await after(pilot, "down escape", f"Plan: {name} (here)")
     assert started == []
     assert not (work / "ran").exists()

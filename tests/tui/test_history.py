@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from engine.core.metrics.series import Point
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.compare import CompareScreen
 from tui.screens.confirm import AskScreen
@@ -33,58 +33,43 @@ async def test_the_history_shows_what_differs_and_compares_with_the_run_before(
     engine: FakeEngine, size: tuple[int, int]
 ):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "gpt-aaaa")
-        await pilot.press("H")
-        await until_seen(pilot, "3 runs", "1 MiB", "--lr 0.2 (was 0.1)", "newest first")
+    async with showing(app, "gpt-aaaa", size=size) as pilot:
+        await after(pilot, "H", "3 runs", "1 MiB", "--lr 0.2 (was 0.1)", "newest first")
         await pilot.press("j", "c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
         text = await until_seen(pilot, "--lr", "gpt-aaaa")
         assert text.index("gpt-aaaa") < text.index("gpt-bbbb")
-        await pilot.press("escape")
-        await until_seen(pilot, "newest first")
+        await after(pilot, "escape", "newest first")
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
 
 
 async def test_marked_runs_are_deleted_after_a_question(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(100, 30)) as pilot:
-        await until_seen(pilot, "gpt-aaaa")
-        await pilot.press("H")
-        await until_seen(pilot, "3 runs")
-        await pilot.press("space", "space")
-        await until_seen(pilot, "2 marked")
-        await pilot.press("x")
-        await until_seen(pilot, "Delete 2 runs?", "linear-cccc")
+    async with showing(RankdeckApp(engine), "gpt-aaaa", size=(100, 30)) as pilot:
+        await after(pilot, "H", "3 runs")
+        await after(pilot, "space space", "2 marked")
+        await after(pilot, "x", "Delete 2 runs?", "linear-cccc")
         await pilot.press("enter")
         assert len(engine.live) == 3
-        await pilot.press("x", "y")
-        await until_seen(pilot, "1 run,")
+        await after(pilot, "x y", "1 run,")
         assert list(engine.live) == ["gpt-aaaa"]
 
 
 async def test_a_filter_a_note_and_a_star(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
-        await until_seen(pilot, "gpt-aaaa")
-        await pilot.press("H")
-        await until_seen(pilot, "3 runs")
+    async with showing(RankdeckApp(engine), "gpt-aaaa", size=(120, 30)) as pilot:
+        await after(pilot, "H", "3 runs")
         await pilot.press("slash", *"linear", "enter")
         await until_gone(pilot, "gpt-aaaa")
         await pilot.press("n", *"good", "enter", "asterisk")
         await until(pilot, lambda: bool(engine.notes) and engine.notes["linear-cccc"].starred, "the star")
         assert engine.notes["linear-cccc"].text == "good"
-        await pilot.press("escape")
-        await until_seen(pilot, "gpt-aaaa")
+        await after(pilot, "escape", "gpt-aaaa")
 
 
 async def test_a_run_is_launched_again_as_it_was_with_other_arguments_or_from_the_form(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
-        await until_seen(pilot, "gpt-aaaa")
-        await pilot.press("H")
-        await until_seen(pilot, "3 runs")
+    async with showing(app, "gpt-aaaa", size=(120, 30)) as pilot:
+        await after(pilot, "H", "3 runs")
         await pilot.press("r")
         await until(pilot, lambda: len(engine.launched) == 1, "the launch")
         await until(pilot, lambda: not isinstance(app.screen, HistoryScreen), "the run")
@@ -105,20 +90,17 @@ async def test_a_run_is_launched_again_as_it_was_with_other_arguments_or_from_th
 
 async def test_the_code_of_two_runs_is_compared(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
-        await until_seen(pilot, "gpt-aaaa")
+    async with showing(app, "gpt-aaaa", size=(120, 30)) as pilot:
         for run in ("gpt-aaaa", "gpt-bbbb"):
             for key in ("loss", "grad_norm"):
                 engine.live[run].series.append(Point(0, key, 1.0, 1, 1.0))
         app.open_compare(("gpt-aaaa", "gpt-bbbb"))
         await until_seen(pilot, "--lr")
-        await pilot.press("p")
-        await until_seen(pilot, "part of the name of a metric")
+        await after(pilot, "p", "part of the name of a metric")
         await pilot.press(*"norm", "enter")
         await until_gone(pilot, "part of the name of a metric")
         await until_seen(pilot, "grad_norm")
-        await pilot.press("d")
-        await until_seen(pilot, "uncommitted changes of the code are the same")
+        await after(pilot, "d", "uncommitted changes of the code are the same")
         await pilot.press("d")
         await until_gone(pilot, "uncommitted changes of the code are the same")
         assert "Runs" in text_of(app)

@@ -12,7 +12,7 @@ from textual.widgets import Input
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import SupervisorElsewhereError
 from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
-from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
@@ -42,10 +42,8 @@ async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(
         ProfileEntry(name="broken", path=engine.folder / "b.toml", source="here", profile=None, error=error)
     )
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "broken  ")
-        await pilot.press("G")
-        await until_seen(pilot, "Profile: broken", "unknown key [/red")
+    async with showing(app, "broken  ", size=(120, 40)) as pilot:
+        await after(pilot, "G", "Profile: broken", "unknown key [/red")
         assert "enter launch" not in text_of(app)
         await pilot.press("enter")
         await pilot.pause()
@@ -64,10 +62,8 @@ async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
     engine.entries.append(ProfileEntry(name="broken", path=path, source="here", profile=None, error="no", line=3))
     app = RankdeckApp(engine)
     monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "broken  ")
-        await pilot.press("G")
-        await until_seen(pilot, "Profile: broken", "e opens the file in your editor")
+    async with showing(app, "broken  ", size=(120, 40)) as pilot:
+        await after(pilot, "G", "Profile: broken", "e opens the file in your editor")
         await pilot.press("e")
         await until(pilot, lambda: (tmp_path / "asked").exists())
         await until(pilot, lambda: any("broken.toml:3 was open" in notice.message for notice in app._notifications))
@@ -76,9 +72,7 @@ async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
 
 async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "quickstart")
+    async with showing(RankdeckApp(engine), "quickstart") as pilot:
         engine.entries.append(entry(profile("later"), engine.folder))
         await until_seen(pilot, "later  ")
 
@@ -86,31 +80,24 @@ async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEn
 async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
     run = engine.add_run("first-1111")
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "4 ranks on 1 node")
+    async with showing(RankdeckApp(engine), "Plan: quickstart", "4 ranks on 1 node", size=(120, 40)) as pilot:
         engine.entries[0] = entry(profile("quickstart", nodes="localhost:7"), engine.folder, "shipped")
         await until_seen(pilot, "7 ranks on 1 node")
-        await pilot.press("l")
-        await until_seen(pilot, "Run: first", "progress   step 0/100")
+        await after(pilot, "l", "Run: first", "progress   step 0/100")
         run.tick(41, loss=1.5)
         await until_seen(pilot, "progress   step 41/100", "loss       1.5")
 
 
 async def test_a_preview_that_fails_shows_its_reason_and_the_next_step(engine: FakeEngine):
     engine.entries.append(entry(profile("strange", backend="ucx"), engine.folder))
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "strange")
-        await pilot.press("end")
-        await until_seen(pilot, "there is no backend 'ucx'")
+    async with showing(RankdeckApp(engine), "strange", size=(120, 40)) as pilot:
+        await after(pilot, "end", "there is no backend 'ucx'")
 
 
 async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
     engine.hold_launch = asyncio.Event()
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         await pilot.press("enter", "enter", "enter")
         engine.hold_launch.set()
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
@@ -132,13 +119,9 @@ async def test_a_run_of_another_login_node_is_shown_with_the_command_that_watche
         raise SupervisorElsewhereError("the supervisor of far-1111 is on login9", hint="ssh -t login9 rankdeck")
 
     monkeypatch.setattr(engine, "attach", refuse)
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "supervisor on login9")
-        await pilot.press("tab")
-        await until_seen(pilot, "Run: far", "ssh -t login9 rankdeck attach far-1111", "can't watch it from this host")
-        await pilot.press("enter")
-        await until_seen(pilot, "the supervisor of far-1111 is on login9", "ssh -t login9 rankdeck")
+    async with showing(RankdeckApp(engine), "supervisor on login9", size=(120, 40)) as pilot:
+        await after(pilot, "tab", "Run: far", "ssh -t login9 rankdeck attach far-1111", "can't watch it from this host")
+        await after(pilot, "enter", "the supervisor of far-1111 is on login9", "ssh -t login9 rankdeck")
 
 
 async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
@@ -154,8 +137,7 @@ async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeE
     monkeypatch.setattr(engine, "runs", slow)
     engine.add_run("there-7777")
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart") as pilot:
         ticks = 0
 
         def ticked() -> None:
@@ -172,8 +154,7 @@ async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeE
 
 async def test_words_that_arrive_together_with_the_key_of_a_search_are_searched_for(engine: FakeEngine):
     app = RankdeckApp(engine)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         type_at_once(app, "/", *"quick", "escape", "/", *"quid")
         await until(pilot, lambda: [line.value for line in app.screen.query(Input)] == ["quid"], "the filter")
         await pilot.press("escape")
@@ -185,11 +166,9 @@ async def test_words_that_arrive_together_with_the_key_of_a_search_are_searched_
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
 async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=size) as pilot:
         before = app.screen.query_one("#body").region
-        await pilot.press("slash")
-        await until_seen(pilot, "filter by name")
+        await after(pilot, "slash", "filter by name")
         body = app.screen.query_one("#body").region
         assert (body.x, body.width, app.screen.max_scroll_x) == (before.x, before.width, 0)
 
@@ -213,13 +192,9 @@ async def test_names_that_look_like_markup_are_shown_as_they_are(engine: FakeEng
     run = engine.add_run("odd-6666")
     run.change(name=odd)
     run.fail(1, note="[bold")
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "[red[/  ✖ bad [/b", "◆ [red[/")
-        await pilot.press("tab")
-        await until_seen(pilot, "Run: [red[/")
-        await pilot.press("colon")
-        await until_seen(pilot, "watch odd-6666")
+    async with showing(RankdeckApp(engine), "[red[/  ✖ bad [/b", "◆ [red[/", size=(120, 40)) as pilot:
+        await after(pilot, "tab", "Run: [red[/")
+        await after(pilot, "colon", "watch odd-6666")
 
 
 async def test_an_engine_that_breaks_is_reported_and_the_app_stays(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
@@ -228,18 +203,15 @@ async def test_an_engine_that_breaks_is_reported_and_the_app_stays(engine: FakeE
 
     monkeypatch.setattr(engine, "profiles", broken)
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "profiles: stale file handle [/")
+    async with showing(app, "profiles: stale file handle [/"):
         assert isinstance(app.screen, HomeScreen)
 
 
 async def test_the_cursor_stays_visible_when_the_terminal_becomes_lower(engine: FakeEngine):
     engine.entries = [entry(profile(f"p{number:02}"), Path("/profiles")) for number in range(20)]
     app = RankdeckApp(engine)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_seen(pilot, "p00")
-        await pilot.press("G")
-        await until_seen(pilot, "p19")
+    async with showing(app, "p00") as pilot:
+        await after(pilot, "G", "p19")
         await pilot.resize_terminal(120, 60)
         await until_seen(pilot, "p00")
         await pilot.resize_terminal(80, 24)
@@ -272,8 +244,7 @@ async def test_a_profile_of_the_folder_is_shown_and_runs_nothing_before_it_is_tr
         await pilot.press("n")
         await until_gone(pilot, "Trust theirs?")
         assert (engine.launched, engine.prewarmed) == ([], [])
-        await pilot.press("T")
-        await until_seen(pilot, "Trust theirs?")
+        await after(pilot, "T", "Trust theirs?")
         await pilot.press("y")
         await until_gone(pilot, "not looked up")
         await until(pilot, lambda: theirs.profile in engine.prewarmed, "the warm start")
@@ -283,9 +254,7 @@ async def test_a_profile_of_the_folder_is_shown_and_runs_nothing_before_it_is_tr
 
 
 async def test_a_launch_of_the_users_own_profile_asks_nothing_and_is_remembered(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(RankdeckApp(engine), "Plan: quickstart", size=(120, 40)) as pilot:
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.launched) == 1, "the launch")
         assert engine.trusted == [engine.entries[0]]
@@ -293,16 +262,11 @@ async def test_a_launch_of_the_users_own_profile_asks_nothing_and_is_remembered(
 
 async def test_a_check_of_a_profile_that_is_not_trusted_asks_first(engine: FakeEngine):
     theirs = folder_profile(engine, "")
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "T trusts it")
-        await pilot.press("c")
-        await until_seen(pilot, "Trust theirs?")
-        await pilot.press("n")
-        await until_seen(pilot, "not looked up")
+    async with showing(RankdeckApp(engine), "T trusts it", size=(120, 40)) as pilot:
+        await after(pilot, "c", "Trust theirs?")
+        await after(pilot, "n", "not looked up")
         assert engine.checks == 0
-        await pilot.press("r")
-        await until_seen(pilot, "Trust theirs?")
+        await after(pilot, "r", "Trust theirs?")
         await pilot.press("y")
         await until(pilot, lambda: engine.checks == 1, "the check")
         assert engine.trusted == [theirs]

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from tests.support import entries
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import until, until_gone, until_seen
+from tests.tui.seen import after, showing, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.edit import EditScreen
@@ -44,8 +44,7 @@ async def until_form(pilot: Pilot[Any], app: RankdeckApp, name: str) -> None:
 
 
 async def test_a_command_that_is_pasted_on_home_becomes_a_form(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         paste(pilot, f"  {TORCHRUN}\n")
         await until_form(pilot, app, "train")
         await until_seen(pilot, "New: train", "left out: --rdzv-id: rankdeck finds")
@@ -61,8 +60,7 @@ async def test_a_command_that_is_pasted_on_home_becomes_a_form(app: RankdeckApp,
 
 
 async def test_a_command_is_shown_as_a_form_and_nothing_of_it_is_looked_up(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         paste(pilot, BATCH)
         await until_form(pilot, app, "big")
         await until_seen(pilot, "not looked up")
@@ -71,10 +69,8 @@ async def test_a_command_is_shown_as_a_form_and_nothing_of_it_is_looked_up(app: 
 
 
 async def test_a_command_can_be_typed_and_nodes_that_it_does_not_name_are_asked_for(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("i")
-        await until_seen(pilot, "Import a launch command")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
+        await after(pilot, "i", "Import a launch command")
         await pilot.press(*"torchrun --nnodes 2 --nproc-per-node 4 t.py", "enter")
         await until_form(pilot, app, "t")
         await until_seen(pilot, "left out: 2 nodes: the command does not name them")
@@ -82,17 +78,14 @@ async def test_a_command_can_be_typed_and_nodes_that_it_does_not_name_are_asked_
 
 
 async def test_a_batch_file_can_be_pasted_where_a_command_is_asked_for(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-        await pilot.press("i")
-        await until_seen(pilot, "Import a launch command")
+    async with showing(app, "Plan: quickstart") as pilot:
+        await after(pilot, "i", "Import a launch command")
         paste(pilot, BATCH.replace("module load cuda\n", ""))
         await until_form(pilot, app, "big")
 
 
 async def test_what_is_no_command_is_said(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         paste(pilot, "what is [this]")
         await until_seen(pilot, "This command can't be imported")
         await pilot.press("escape")
@@ -103,8 +96,7 @@ async def test_what_is_no_command_is_said(app: RankdeckApp):
 
 
 async def test_a_form_is_filled_by_what_is_pasted_and_asks_where_something_would_be_lost(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         await pilot.press("n")
         await until_form(pilot, app, "my-run")
         await until_seen(pilot, "paste a launch command")
@@ -126,8 +118,7 @@ async def test_a_form_is_filled_by_what_is_pasted_and_asks_where_something_would
 
 
 async def test_in_the_form_of_a_file_and_in_the_filter_a_command_is_text(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         await pilot.press("e")
         await until_form(pilot, app, "quickstart")
         paste(pilot, TORCHRUN)
@@ -142,8 +133,7 @@ async def test_in_the_form_of_a_file_and_in_the_filter_a_command_is_text(app: Ra
 
 async def test_an_app_that_only_watches_takes_no_command(engine: FakeEngine):
     app = RankdeckApp(engine, read_only=True)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
+    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
         paste(pilot, TORCHRUN)
         await until_seen(pilot, "opened with --read-only")
         await until_gone(pilot, "i import")

@@ -10,7 +10,7 @@ from textual.dom import DOMNode
 from textual.keys import _character_to_key
 
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import until_seen
+from tests.tui.seen import after, showing
 from tui.app import RankdeckApp
 from tui.keys import KEYS, PLACES, TABLE, Key, keys_of, rebound
 from tui.screens.check import CheckScreen
@@ -173,17 +173,10 @@ def test_the_help_is_ascii_where_that_is_wanted():
 async def test_keys_of_the_focused_pane_come_first_in_bar_help_and_palette(tmp_path: Path):
     engine = FakeEngine(tmp_path)
     engine.add_run("quickstart-7f3a")
-    app = RankdeckApp(engine, open_run="quickstart-7f3a")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("2")
-        await until_seen(pilot, "m metrics  p choose metric  u smooth  y log scale")
-        await pilot.press("colon", *"smooth")
-        await until_seen(pilot, "smooth (u)")
-        await pilot.press("escape", "question_mark")
-        text = await until_seen(pilot, "A run: in the chart", "Draw the next metrics")
+    async with showing(RankdeckApp(engine, open_run="quickstart-7f3a"), "● running", size=(120, 40)) as pilot:
+        await after(pilot, "2", "m metrics  p choose metric  u smooth  y log scale")
+        await after(pilot, ("colon", *"smooth"), "smooth (u)")
+        text = await after(pilot, "escape question_mark", "A run: in the chart", "Draw the next metrics")
         assert "Everywhere" not in text.split("A run: in the chart", maxsplit=1)[0]
-        await pilot.press("escape", "3")
-        await until_seen(pilot, "/ search  & filter")
-        await pilot.press("colon", *"fold")
-        await until_seen(pilot, "fold (z)")
+        await after(pilot, "escape 3", "/ search  & filter")
+        await after(pilot, ("colon", *"fold"), "fold (z)")

@@ -16,7 +16,7 @@ from engine.core.metrics.resources import GpuUse
 from engine.core.views.view import NodeView, RankView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import run_screen, text_of, until, until_seen
+from tests.tui.seen import after, run_screen, showing, text_of, until, until_seen
 from tests.tui.waiting import lines
 from tui.app import RankdeckApp
 from tui.text.node_cells import GAP, Boxes, cells_of
@@ -233,19 +233,14 @@ async def test_a_run_is_shown_by_node_and_as_a_table_again(
     engine, fake = run
     fake.write(9, "hello from rank 9\n")
     app = RankdeckApp(engine, open_run=RUN, ascii=ascii_only)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "64/64 ranks", "v nodes")
+    async with showing(app, "64/64 ranks", "v nodes", size=size) as pilot:
         fake.tick(3)
-        await pilot.press("v")
-        text = await until_seen(pilot, "Ranks by node: throughput", "gpu07", "rank 0 on gpu00", "2500 tok/s")
+        text = await after(pilot, "v", "Ranks by node: throughput", "gpu07", "rank 0 on gpu00", "2500 tok/s")
         assert text.count("8/8") == 8
         assert text.isascii() or not ascii_only
-        await pilot.press("m")
-        await until_seen(pilot, "Ranks by node: loss")
-        await pilot.press("right", *["l"] * 8)
-        await until_seen(pilot, "Log: rank 9 on gpu01", "hello from rank 9")
-        await pilot.press("v")
-        await until_seen(pilot, "last line" if size[0] > 80 else "tok/s")
+        await after(pilot, "m", "Ranks by node: loss")
+        await after(pilot, ("right", *["l"] * 8), "Log: rank 9 on gpu01", "hello from rank 9")
+        await after(pilot, "v", "last line" if size[0] > 80 else "tok/s")
         assert app.screen.query_one(RankTable).cursor_rank == 9
         assert app.screen.query_one(RankTable).has_focus
 
@@ -253,34 +248,25 @@ async def test_a_run_is_shown_by_node_and_as_a_table_again(
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_use_of_gpus_is_seen_in_the_table_and_by_node(run: tuple[FakeEngine, FakeRun], size: tuple[int, int]):
     engine, fake = run
-    app = RankdeckApp(engine, open_run=RUN)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "64/64 ranks", "v nodes")
+    async with showing(RankdeckApp(engine, open_run=RUN), "64/64 ranks", "v nodes", size=size) as pilot:
         fake.tick(3)
-        await pilot.press("v")
-        await until_seen(pilot, "Ranks by node: throughput", "2500 tok/s")
-        await pilot.press("m", "m", "m")
-        await until_seen(pilot, "Ranks by node: throughput")
+        await after(pilot, "v", "Ranks by node: throughput", "2500 tok/s")
+        await after(pilot, "m m m", "Ranks by node: throughput")
         fake.ranks = [msgspec.structs.replace(rank, gpu=gpu(61 << 30, 80 << 30)) for rank in fake.ranks]
         fake.tick(4)
         await until_seen(pilot, "step 4")
-        await pilot.press("m", "m", "m")
-        text = await until_seen(pilot, "Ranks by node: memory", "gpu 97%  mem 61 G of 80 G")
+        text = await after(pilot, "m m m", "Ranks by node: memory", "gpu 97%  mem 61 G of 80 G")
         assert text.count("▆▆▆▆▆▆▆▆") == 8
-        await pilot.press("m")
-        await until_seen(pilot, "Ranks by node: throughput")
-        await pilot.press("v")
-        text = await until_seen(pilot, " gpu   mem ")
+        await after(pilot, "m", "Ranks by node: throughput")
+        text = await after(pilot, "v", " gpu   mem ")
         assert text.count(" 97%  61 G ") == text.count("● running") - 1
 
 
 async def test_a_rank_that_fails_takes_the_cursor_there_too(run: tuple[FakeEngine, FakeRun]):
     engine, fake = run
     app = RankdeckApp(engine, open_run=RUN)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "64/64 ranks")
-        await pilot.press("v")
-        await until_seen(pilot, "Ranks by node")
+    async with showing(app, "64/64 ranks", size=(120, 40)) as pilot:
+        await after(pilot, "v", "Ranks by node")
         fake.fail(42)
         text = await until_seen(pilot, "rank 42 on gpu05", "✖ failed", "Log: rank 42", "Why")
         assert "◐ 7/8" in text
@@ -294,11 +280,8 @@ async def test_a_node_that_is_away_says_so_with_the_time(run: tuple[FakeEngine, 
     engine, fake = run
     down = msgspec.structs.replace(fake.view.nodes[3], link="down", since=time.time() - 3600.0)
     fake.view = msgspec.structs.replace(fake.view, nodes=(*fake.view.nodes[:3], down, *fake.view.nodes[4:]))
-    app = RankdeckApp(engine, open_run=RUN)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "64/64 ranks")
-        await pilot.press("v")
-        text = await until_seen(pilot, "gpu03 ? 1 h")
+    async with showing(RankdeckApp(engine, open_run=RUN), "64/64 ranks", size=(120, 40)) as pilot:
+        text = await after(pilot, "v", "gpu03 ? 1 h")
         assert text.count("8/8") == 7
 
 
@@ -306,8 +289,7 @@ async def test_few_ranks_of_one_node_are_not_offered_by_node(tmp_path: Path):
     engine = FakeEngine(tmp_path)
     engine.add_run(RUN, ranks=4)
     app = RankdeckApp(engine, open_run=RUN)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "4/4 ranks")
+    async with showing(app, "4/4 ranks", size=(120, 40)) as pilot:
         assert "v nodes" not in text_of(app)
         await pilot.press("v")
         assert not run_screen(app).ranks.by_node

@@ -6,7 +6,7 @@ import pytest
 
 from engine.commands.opening import LogEngine, OpenedLog
 from engine.core.errors import UsageError
-from tests.tui.seen import text_of, until_seen
+from tests.tui.seen import showing, text_of
 from tui.app import RankdeckApp
 
 LOG = "".join(
@@ -48,8 +48,7 @@ async def test_the_app_shows_it_and_changes_nothing(
 ) -> None:
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "home"))
     app = RankdeckApp(LogEngine(log), open_run="job.log", read_only=True)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_seen(pilot, "rank 2 raised ValueError", "bad shard 7", "3 ranks")
+    async with showing(app, "rank 2 raised ValueError", "bad shard 7", "3 ranks", size=(140, 40)) as pilot:
         await pilot.press("r", "s", "x")
         assert "its log does not say how it ended" in text_of(app)
     with pytest.raises(UsageError):

@@ -8,7 +8,7 @@ from engine.core.plan.batch.slurm import Partition, partition_words, soonest_fir
 from engine.core.plan.profile import PbsJob, SlurmJob
 from tests.support import entries, parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import until, until_seen
+from tests.tui.seen import after, showing, until
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, profile_of, values_of
 from tui.data.form_lines import JOB_NODES, PARTITION, fields
@@ -65,22 +65,14 @@ async def test_a_partition_is_chosen_by_what_is_free(tmp_path: Path, size: tuple
     engine = FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)])
     engine.free = [BUSY, FREE]
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "mytrain")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: mytrain")
-        await pilot.press("f8")
-        await until_seen(pilot, "part of the name of a partition", "free: 2 of 4 nodes, 4 of 8 GPUs")
-        await pilot.press(*"short", "enter")
-        await until_seen(pilot, "nodes of the job", "short")
+    async with showing(app, "mytrain", size=size) as pilot:
+        await after(pilot, "e", "Edit: mytrain")
+        await after(pilot, "f8", "part of the name of a partition", "free: 2 of 4 nodes, 4 of 8 GPUs")
+        await after(pilot, (*"short", "enter"), "nodes of the job", "short")
         await until(pilot, lambda: app.screen.form.is_changed, "the form has changed")  # type: ignore[attr-defined]
 
 
 async def test_where_there_is_no_slurm_the_form_says_so(tmp_path: Path) -> None:
-    app = RankdeckApp(FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)]))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "mytrain")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: mytrain")
-        await pilot.press("f8")
-        await until_seen(pilot, "Slurm does not tell what is free", "sinfo can't be run")
+    async with showing(RankdeckApp(FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)])), "mytrain") as pilot:
+        await after(pilot, "e", "Edit: mytrain")
+        await after(pilot, "f8", "Slurm does not tell what is free", "sinfo can't be run")

@@ -7,7 +7,7 @@ from textual.widgets import Input
 
 from tests.support import from_table, parse_profile
 from tests.tui.fake_engine import FakeEngine, entry
-from tests.tui.seen import until, until_gone, until_seen
+from tests.tui.seen import after, showing, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data import path_lines
 from tui.data.path_lines import completed, scripts_below
@@ -54,14 +54,10 @@ def test_scripts_are_listed_nearest_first_and_no_terminal_is_at_risk(folder: Pat
 
 async def test_a_script_that_is_chosen_takes_the_place_of_a_recipe(folder: Path):
     app = RankdeckApp(FakeEngine(folder))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "quickstart")
-        await pilot.press("n")
-        await until_seen(pilot, "New: b--c")
-        await pilot.press("f7")
-        await until_seen(pilot, "part of the name of a script", "src/eval.py")
-        await pilot.press(*"eval", "enter")
-        await until_seen(pilot, "● script", "src/eval.py", "src/eval.py  ")
+    async with showing(app, "quickstart") as pilot:
+        await after(pilot, "n", "New: b--c")
+        await after(pilot, "f7", "part of the name of a script", "src/eval.py")
+        await after(pilot, (*"eval", "enter"), "● script", "src/eval.py", "src/eval.py  ")
         await until(
             pilot,
             lambda: isinstance(row := app.focused and app.focused.parent, FormRow) and row.field.id == "recipe.script",
@@ -73,21 +69,17 @@ async def test_a_script_is_completed_or_chosen_from_a_list(folder: Path):
     text = 'schema = 1\nname = "mytrain"\n[recipe]\nscript = "train.py"\n'
     engine = FakeEngine(folder, [entry(parse_profile(text, file="mytrain.toml"), folder)])
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "mytrain")
-        await pilot.press("e")
-        await until_seen(pilot, "Edit: mytrain")
+    async with showing(app, "mytrain", size=(120, 40)) as pilot:
+        await after(pilot, "e", "Edit: mytrain")
         row = next(row for row in app.screen.query(FormRow) if row.field.path == "script")
         line = row.line
         assert isinstance(line, Input)
         line.focus()
         await until_seen(pilot, "F7: choose one")
-        await pilot.press("ctrl+u", *"src/t")
-        await until_seen(pilot, "src/train.py")
+        await after(pilot, ("ctrl+u", *"src/t"), "src/train.py")
         await pilot.press("right")
         await until(pilot, lambda: line.value == "src/train.py", "the completed path")
-        await pilot.press("f7")
-        await until_seen(pilot, "part of the name of a script", "[b] c.py", "src/eval.py")
+        await after(pilot, "f7", "part of the name of a script", "[b] c.py", "src/eval.py")
         await pilot.press(*"eval", "enter")
         await until(pilot, lambda: line.value == "src/eval.py", "the chosen script")
         await until_gone(pilot, "part of the name")

@@ -10,7 +10,7 @@ from engine.core.errors import UsageError
 from engine.core.views.view import RunNote
 from tests.ended_run import ended_run
 from tests.tui.fake_engine import FakeEngine, entry, profile
-from tests.tui.seen import text_of, until_seen
+from tests.tui.seen import after, showing, text_of
 from tui.app import RankdeckApp
 from tui.screens.home import HomeScreen
 
@@ -19,15 +19,12 @@ async def test_keys_that_change_something_are_not_offered_and_do_nothing(tmp_pat
     engine = FakeEngine(tmp_path)
     engine.add_run("gpt-aaaa")
     app = RankdeckApp(engine, read_only=True)
-    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "H history")
+    async with showing(app, "Plan: quickstart", "H history", size=(120, 30)) as pilot:
         assert "enter launch" not in text_of(app)
-        await pilot.press("n")
-        await until_seen(pilot, "opened with --read-only")
+        await after(pilot, "n", "opened with --read-only")
         await pilot.press("enter", "e", "d")
         assert isinstance(app.screen, HomeScreen)
-        await pilot.press("l", "enter")
-        await until_seen(pilot, "q detach")
+        await after(pilot, "l enter", "q detach")
         await pilot.press("s", "x", "r")
         assert not app.screen.is_modal
     assert engine.launched == []

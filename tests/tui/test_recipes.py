@@ -13,7 +13,7 @@ from engine.gate import Permit
 from engine.planning.recipes import find_recipe, names
 from tests.support import from_table, parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import until, until_seen
+from tests.tui.seen import after, showing, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, Field, fields, own_script
@@ -154,8 +154,7 @@ class Engine(FakeEngine):
 async def test_arguments_are_chosen_and_the_script_is_read_in_the_form(tmp_path: Path, size: tuple[int, int]):
     engine = Engine(tmp_path, [entry(shaped(), tmp_path)])
     app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "Plan: mine")
+    async with showing(app, "Plan: mine", size=size) as pilot:
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the form")
 
@@ -167,12 +166,9 @@ async def test_arguments_are_chosen_and_the_script_is_read_in_the_form(tmp_path:
         await until_seen(pilot, "the recipe shaped needs 9 ranks")
         go_to(f"{ARGUMENT}preset")
         await until_seen(pilot, "● default", "○ small")
-        await pilot.press("right")
-        await until_seen(pilot, "(20 steps)", "● small", "small: steps 20, sync-batchnorm True")
-        await pilot.press("down", *"0")
-        await until_seen(pilot, "'0' is not a whole number of 1 or more")
-        await pilot.press("backspace", "5", "down", "down", "right", "down", "right")
-        await until_seen(pilot, "● no", "all ranks (left")
+        await after(pilot, "right", "(20 steps)", "● small", "small: steps 20, sync-batchnorm True")
+        await after(pilot, ("down", *"0"), "'0' is not a whole number of 1 or more")
+        await after(pilot, "backspace 5 down down right down right", "● no", "all ranks (left")
         await pilot.press("f6")
         await until(pilot, lambda: isinstance(app.screen, ScriptScreen), "the script")
         await until_seen(pilot, "The script of shaped", "import os", "recipes copy shaped train.py", "↪ ")

@@ -19,7 +19,7 @@ from engine.core.numbers import precise
 from engine.core.views.view import Activity, StallView
 from tests.support import from_table
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
-from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
+from tests.tui.seen import after, run_screen, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
 from tui.screens.confirm import ConfirmScreen
@@ -50,8 +50,7 @@ async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on
     monkeypatch.setenv("EDITOR", str(editor))
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=(120, 40)) as pilot:
         await pilot.press("E")  # nothing has failed
         run.change(stall=StallView(ranks=(2,), since=run.now, late=(2,), place=(str(script), 7)))
         await until_seen(pilot, "Stalled", "E  open the script where ranks hang")
@@ -69,35 +68,27 @@ async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on
 
 
 async def test_the_card_of_a_small_screen_has_what_went_wrong_and_the_key(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running") as pilot:
         run.fail(2)
         text = await until_seen(pilot, "often the kernel, out of memory", "r  stop the 3 that run and start")
         assert text.index("rank 2 was killed") < text.index("often the kernel") < text.index("r  stop the 3")
 
 
 async def test_any_metric_is_drawn_that_a_part_of_its_name_finds(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=(120, 40)) as pilot:
         keys = ("loss", "grad_norm", "[red]lr", "process.cpu")
         run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
-        await pilot.press("2")
-        await until_seen(pilot, "Chart", "loss")
-        await pilot.press("p")
-        await until_seen(pilot, "part of the name of a metric", "[red]lr", "processor time, % of one core")
-        await pilot.press(*"norm", "enter")
-        await until_seen(pilot, "grad_norm")
+        await after(pilot, "2", "Chart", "loss")
+        await after(pilot, "p", "part of the name of a metric", "[red]lr", "processor time, % of one core")
+        await after(pilot, (*"norm", "enter"), "grad_norm")
         await until_gone(pilot, "part of the name")
-        await pilot.press("p")
-        await until_seen(pilot, "part of the name of a metric")
-        await pilot.press(*"cpu", "enter")
-        await until_seen(pilot, "processor time, % of one core")
+        await after(pilot, "p", "part of the name of a metric")
+        await after(pilot, (*"cpu", "enter"), "processor time, % of one core")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_one_key_draws_more_metrics_at_once(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=size) as pilot:
         keys = [f"metric{number}" for number in range(7)]
         run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
         await pilot.press("2", "2")
@@ -107,34 +98,27 @@ async def test_one_key_draws_more_metrics_at_once(app: RankdeckApp, run: FakeRun
             assert text.count("● r0") == shown
             await pilot.press("P")
         await until_seen(pilot, "metric3  ● r0")
-        await pilot.press("m")
-        await until_seen(pilot, "metric4  ● r0", "metric6  ● r0", "metrics 2/2")
+        await after(pilot, "m", "metric4  ● r0", "metric6  ● r0", "metrics 2/2")
 
 
 async def test_a_chart_is_saved_with_two_keys(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("2")
-        await until_seen(pilot, "Chart")
-        await pilot.press("S")
-        await until_seen(pilot, "Save the chart as", "quickstart-7f3a-loss.svg")
-        await pilot.press("enter")
-        await until_seen(pilot, "there are no values of loss yet")
+    async with showing(app, "● running", size=(120, 40)) as pilot:
+        await after(pilot, "2", "Chart")
+        await after(pilot, "S", "Save the chart as", "quickstart-7f3a-loss.svg")
+        await after(pilot, "enter", "there are no values of loss yet")
         run.tick(1, loss=2.0)
         run.change(points=(Point(0, "../a b", run.now, 1, 1.0),))
         await until(pilot, lambda: run_screen(app).model.points > 1, "a value")
-        await pilot.press("S", "enter")
-        await until_seen(pilot, "1 chart")
+        await after(pilot, "S enter", "1 chart")
         path = tmp_path / "quickstart-7f3a-loss.svg"
         assert path.read_text().startswith("<svg")
         assert path.stat().st_mode & 0o777 == 0o600
         await pilot.press("S", "enter")
         await until_seen(pilot, "nothing")  # was written; where the line breaks depends on the path
-        await pilot.press("m", "S")
-        await until_seen(pilot, "quickstart-7f3a-.._a_b.svg")
+        await after(pilot, "m S", "quickstart-7f3a-.._a_b.svg")
 
 
 # --- what ends something asks first ----------------------------------------------------------------------------------
@@ -144,30 +128,24 @@ async def test_a_chart_is_saved_with_two_keys(
 async def test_destructive_keys_ask_and_enter_alone_does_nothing(
     key: str, question: str, request_made: list[Any], app: RankdeckApp, run: FakeRun
 ):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running") as pilot:
         await pilot.press("j")
-        await pilot.press(key)
-        await until_seen(pilot, question, "Cancel")
+        await after(pilot, key, question, "Cancel")
         await pilot.press("enter")
         await until_gone(pilot, question)
         assert run.asked == []
-        await pilot.press(key)
-        await until_seen(pilot, question)
+        await after(pilot, key, question)
         await pilot.press("escape")
         await until_gone(pilot, question)
         assert run.asked == []
-        await pilot.press(key)
-        await until_seen(pilot, question)
-        await pilot.press("y")
-        await until_seen(pilot, "done")
+        await after(pilot, key, question)
+        await after(pilot, "y", "done")
         assert [list(one) for one in run.asked] == [request_made]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=size) as pilot:
         run.fail(2)
         run.offer_rejoin(2)
         await until_seen(pilot, "◆ holding", "Why", "r  rejoin rank 2; the other 3")
@@ -177,8 +155,7 @@ async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp
         await until_seen(
             pilot, "Bring back rank 2 of quickstart?", "This will rejoin rank 2; the other 3 keep running."
         )
-        await pilot.press("y")
-        await until_seen(pilot, "restart: done")
+        await after(pilot, "y", "restart: done")
         assert run.asked == [("restart",)]
         run.rejoin(2)
         header = "attempt 0 · generation 1" if size[0] >= 100 else "attempt 0.1 "
@@ -210,8 +187,7 @@ async def test_the_title_has_the_id_of_one_of_several_runs_however_long_its_name
     name = "a-name-that-is-too-long-for-it"
     engine.add_run(f"{name}-7f3a")
     app = RankdeckApp(engine, open_run=f"{name}-7f3a", ascii=ascii_only)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "running")
+    async with showing(app, "running", size=size) as pilot:
         assert "7f3a" not in text_of(app).splitlines()[0]
         engine.add_run(f"{name}-80b1")
         await until(pilot, lambda: "-7f3a  " in text_of(app).splitlines()[0], "the end of the id in the title")
@@ -250,8 +226,7 @@ async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app
 
 async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckApp, run: FakeRun):
     run.hold_answers = asyncio.Event()
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=(120, 40)) as pilot:
         # As a terminal sends them: both are under way before the first one is looked at.
         for _ in range(2):
             app.post_message(events.Key("r", "r"))
@@ -273,16 +248,13 @@ async def test_the_question_counts_ranks_as_one_speaks(
     alive: int, activity: Activity, said: str, app: RankdeckApp, run: FakeRun
 ):
     run.change(alive=alive, activity=activity)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("s")
-        await until_seen(pilot, said)
+    async with showing(app, "● running", size=(120, 40)) as pilot:
+        await after(pilot, "s", said)
 
 
 @pytest.mark.parametrize("loss", [0.008123, 8.123e-05, 1.612, 12345.0])
 async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, run: FakeRun, loss: float):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running") as pilot:
         run.tick(1, loss=loss)
         await until_seen(pilot, f"tok/s  loss {precise(loss):>9}")
 
@@ -291,8 +263,7 @@ async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, ru
 
 
 async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running") as pilot:
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
     assert app.parting == f"quickstart keeps running: rankdeck attach {RUN}"
@@ -304,24 +275,19 @@ async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: Rankdec
 async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_stays(
     app: RankdeckApp, engine: FakeEngine, run: FakeRun
 ):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("s")
-        await until_seen(pilot, "Stop quickstart?")
+    async with showing(app, "● running") as pilot:
+        await after(pilot, "s", "Stop quickstart?")
         del engine.live[RUN]
         run.break_connections()
         await until_seen(pilot, f"no run '{RUN}'")
-        await pilot.press("escape")
-        await until_seen(pilot, "● running", f"no run '{RUN}'")
+        await after(pilot, "escape", "● running", f"no run '{RUN}'")
 
 
 async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
     run.end("stopped")
     run.change(restart="start attempt 1 of all 4 ranks", restart_kind="attempt")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "■ stopped", "r restart")
-        await pilot.press("r")
-        await until_seen(pilot, "This will start attempt 1")
+    async with showing(app, "■ stopped", "r restart", size=(120, 40)) as pilot:
+        await after(pilot, "r", "This will start attempt 1")
         run.change(ended_at=None)
         await pilot.press("y")
         await until(pilot, lambda: bool(run.subscribers), "a new subscription")
@@ -333,8 +299,7 @@ async def test_a_broken_connection_is_said_and_made_again(
     app: RankdeckApp, engine: FakeEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("tui.data.run_link.RETRY_SECONDS", (0.01, 0.02))
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=(120, 40)) as pilot:
         lost = SupervisorError("nobody answers [red")
         engine.attach_errors = [lost] * 1000
         run.break_connections()
@@ -359,10 +324,8 @@ async def test_a_run_from_the_command_line_that_does_not_exist_ends_the_app_with
 async def test_enter_gives_the_log_the_screen_and_esc_takes_it_back(app: RankdeckApp, run: FakeRun):
     for number in range(40):
         run.write(1, f"line {number} of rank 1\n")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("down", "enter")
-        await until_seen(pilot, "Log: rank 1 on localhost", "line 39 of rank 1", "line 24 of rank 1")
+    async with showing(app, "● running") as pilot:
+        await after(pilot, "down enter", "Log: rank 1 on localhost", "line 39 of rank 1", "line 24 of rank 1")
         assert not app.screen.query_one(RankTable).display
         await pilot.press("escape")
         await until(pilot, lambda: app.screen.query_one(RankTable).has_focus, "the table")
@@ -373,8 +336,7 @@ async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_lo
 ):
     run.write(0, "hello from rank 0\n")
     engine.attach_errors = [SupervisorError("not yet")] * 1000
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "not yet")
+    async with showing(app, "not yet") as pilot:
         await pilot.press("enter")
         engine.attach_errors = []
         await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
@@ -383,38 +345,29 @@ async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_lo
 async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: FakeRun):
     for number in range(200):
         run.write(0, f"line {number} {'needle [red' if number in (20, 90) else ''}\n")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "line 199")
+    async with showing(app, "line 199") as pilot:
         await pilot.press("3", "slash", *"needle", "left_square_bracket")
         await until_seen(pilot, "can't be sought: unterminated character set")
-        await pilot.press("backspace", "enter")
-        await until_seen(pilot, "line 90 needle [red", "match 2 of 2 for 'needle'")
-        await pilot.press("N")
-        await until_seen(pilot, "line 20 needle [red", "match 1 of 2")
-        await pilot.press("N")
-        await until_seen(pilot, "line 90 needle [red", "wrapped to the last: match 2 of 2 for 'needle'")
-        await pilot.press("n")
-        await until_seen(pilot, "line 20 needle [red", "wrapped to the first: match 1 of 2")
+        await after(pilot, "backspace enter", "line 90 needle [red", "match 2 of 2 for 'needle'")
+        await after(pilot, "N", "line 20 needle [red", "match 1 of 2")
+        await after(pilot, "N", "line 90 needle [red", "wrapped to the last: match 2 of 2 for 'needle'")
+        await after(pilot, "n", "line 20 needle [red", "wrapped to the first: match 1 of 2")
         await pilot.press("escape")
         await until_gone(pilot, "'needle'")
-        await pilot.press("f")
-        await until_seen(pilot, "line 199", "follow")
+        await after(pilot, "f", "line 199", "follow")
 
 
 async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
     for step in range(6):
         for rank in (2, 0, 3):
             run.write(rank, f"step {step} of {rank}\n", stream="err" if step % 2 else "out")
-    async with app.run_test(notifications=True, size=(80, 40)) as pilot:
-        await until_seen(pilot, "step 5 of 0")
-        await pilot.press("a", "3", "3")
-        text = await until_seen(pilot, "step 0 of 2", "step 5 of 3")
+    async with showing(app, "step 5 of 0", size=(80, 40)) as pilot:
+        text = await after(pilot, "a 3 3", "step 0 of 2", "step 5 of 3")
         shown = [
             line.split("]", 1)[1].split("│")[0].strip() for line in text.splitlines() if " of " in line and "]" in line
         ]
         assert shown == [f"step {step} of {rank}" for step in range(6) for rank in (2, 0, 3)]
-        await pilot.press("slash", *"of 3", "enter", "N", "N")
-        await until_seen(pilot, "match 4 of 6")
+        await after(pilot, ("slash", *"of 3", "enter", "N", "N"), "match 4 of 6")
 
 
 async def test_the_log_of_the_ranks_of_a_node(app: RankdeckApp, run: FakeRun):
@@ -423,36 +376,28 @@ async def test_the_log_of_the_ranks_of_a_node(app: RankdeckApp, run: FakeRun):
         run.ranks[rank] = msgspec.structs.replace(run.ranks[rank], node=f"gpu0{1 + rank // 2}")
     nodes = [msgspec.structs.replace(run.view.nodes[0], name=f"gpu0{1 + n}", ranks=(2 * n, 2 * n + 1)) for n in (0, 1)]
     run.view = msgspec.structs.replace(run.view, nodes=tuple(nodes))
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "Log: rank 0 on gpu01", "line of rank 0")
-        await pilot.press("a")
-        await until_seen(pilot, "Log: 2 ranks of gpu01", "line of rank 1")
+    async with showing(app, "Log: rank 0 on gpu01", "line of rank 0", size=(120, 40)) as pilot:
+        await after(pilot, "a", "Log: 2 ranks of gpu01", "line of rank 1")
         assert "] line of rank 2" not in text_of(app)
-        await pilot.press("a")
-        await until_seen(pilot, "Log: all 4 ranks", "line of rank 3")
+        await after(pilot, "a", "Log: all 4 ranks", "line of rank 3")
 
 
 async def test_the_log_is_filtered_by_expressions_and_by_level(app: RankdeckApp, run: FakeRun):
     for number in range(30):
         run.write(0, f"{'WARNING' if number == 3 else 'INFO'} line {number} {'eval' if number % 2 else 'train'}\n")
     run.write(0, "Traceback (most recent call last):\n  File x\nValueError: bad\nINFO the end\n")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "INFO the end")
+    async with showing(app, "INFO the end") as pilot:
         await pilot.press("3", "3", "ampersand", *"line 1", "space", "ampersand", "space", *"!eval", "enter")
         text = await until_seen(pilot, "only 'line 1 & !eval'", "line 18 train")
         assert "eval" not in text.split("INFO line 18")[0].split("INFO", 1)[1]
         assert "the end" not in text
-        await pilot.press("escape")
-        await until_seen(pilot, "INFO the end")
-        await pilot.press("L")
-        text = await until_seen(pilot, "warnings and worse", "WARNING line 3", "  File x", "ValueError: bad")
+        await after(pilot, "escape", "INFO the end")
+        text = await after(pilot, "L", "warnings and worse", "WARNING line 3", "  File x", "ValueError: bad")
         assert "INFO" not in text
         await pilot.press("L")
         await until_gone(pilot, "WARNING line 3")
-        await pilot.press("L")
-        await until_seen(pilot, "INFO the end")
-        await pilot.press("ampersand", *"a(")
-        await until_seen(pilot, "can't be filtered by: missing )")
+        await after(pilot, "L", "INFO the end")
+        await after(pilot, ("ampersand", *"a("), "can't be filtered by: missing )")
         await pilot.press("escape")
         await until_gone(pilot, "can't be filtered")
 
@@ -464,12 +409,9 @@ async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run
             70: "Traceback (most recent call last):",
         }
         run.write(0, error.get(number, f"line {number}, error 0.1") + "\n")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "line 99")
-        await pilot.press("3", "e")
-        await until_seen(pilot, "error 1 of 2", "line 19", "- ERROR -")
-        await pilot.press("n")
-        await until_seen(pilot, "error 2 of 2", "Traceback")
+    async with showing(app, "line 99") as pilot:
+        await after(pilot, "3 e", "error 1 of 2", "line 19", "- ERROR -")
+        await after(pilot, "n", "error 2 of 2", "Traceback")
         await pilot.press("escape")
         await until_gone(pilot, "error 2 of 2")
 
@@ -478,16 +420,12 @@ async def test_what_the_filter_lets_through_is_saved_to_a_new_file(app: Rankdeck
     for rank in range(4):
         run.write(rank, f"one {rank}\n\x1b[31mtwo\x1b[0m\n")
     saved = tmp_path / "a name.log"
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "one 0")
-        await pilot.press("a", "3", "ampersand", *"!one", "enter")
-        await until_seen(pilot, "only '!one'")
+    async with showing(app, "one 0", size=(120, 40)) as pilot:
+        await after(pilot, ("a", "3", "ampersand", *"!one", "enter"), "only '!one'")
         for word in ("4 lines written to", "already"):  # the notice has the whole path, and breaks its lines anywhere
-            await pilot.press("S")
-            await until_seen(pilot, "Save the log as", "every line that the filter lets through")
+            await after(pilot, "S", "Save the log as", "every line that the filter lets through")
             app.screen.query_one(Input).value = str(saved)
-            await pilot.press("enter")
-            await until_seen(pilot, word)
+            await after(pilot, "enter", word)
             assert saved.read_text() == "".join(f"[r{rank}] two\n" for rank in range(4))
         assert saved.stat().st_mode & 0o777 == 0o600
 
@@ -503,10 +441,8 @@ async def test_the_file_of_the_rank_is_opened_in_the_pager_or_the_editor(
     monkeypatch.setenv(variable, f"{program} -x")
     monkeypatch.setattr(type(app), "suspend", lambda self: contextlib.nullcontext())
     run.write(1, "hello\n")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "running")
-        await pilot.press("3", key)
-        await until_seen(pilot, "this rank has written nothing")
+    async with showing(app, "running", size=(120, 40)) as pilot:
+        await after(pilot, ("3", key), "this rank has written nothing")
         await pilot.press("1", "down", "3", key)
         await until(pilot, (tmp_path / "opened").exists, "the program")
     assert (tmp_path / "opened").read_text() == f"-x {run.log_path(0, 1, 'out')} "
@@ -521,21 +457,17 @@ async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp,
         text = await until_seen(pilot, "[/x[red", "[doing", "[bold", "[/note", "markup [/ and [red and")
         assert "\x1b" not in text
         assert "\x9b" not in text
-        await pilot.press("4")
-        await until_seen(pilot, "event [/ [red")
+        await after(pilot, "4", "event [/ [red")
         await pilot.press("end")
-        await pilot.press("s")
-        await until_seen(pilot, "Stop [/x[red?")
+        await after(pilot, "s", "Stop [/x[red?")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_events_are_shown_from_their_end_and_follow_it(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
     for number in range(60):
         run.change(event=(f"event {number} of many", "info"))
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("4")
-        await until_seen(pilot, "event 59 of many")
+    async with showing(app, "● running", size=size) as pilot:
+        await after(pilot, "4", "event 59 of many")
         run.change(event=("event 60 of many", "info"))
         await until_seen(pilot, "event 60 of many")
         await pilot.resize_terminal(size[0], size[1] - 4)
@@ -543,30 +475,25 @@ async def test_the_events_are_shown_from_their_end_and_follow_it(app: RankdeckAp
 
 
 async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "● running")
-        await pilot.press("question_mark")
-        await until_seen(pilot, "Help")
+    async with showing(app, "● running") as pilot:
+        await after(pilot, "question_mark", "Help")
         screen = run_screen(app)
         assert not screen.is_seen
         run.tick(77)
         await until(pilot, lambda: screen.model.run is not None and screen.model.run.step == 77, "the fold")
-        await pilot.press("escape")
-        await until_seen(pilot, "77/100")
+        await after(pilot, "escape", "77/100")
 
 
 async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):
     run = engine.add_run("wide-6464", ranks=64)
     app = RankdeckApp(engine, open_run="wide-6464")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "64/64 ranks")
+    async with showing(app, "64/64 ranks", size=(120, 40)) as pilot:
         for step in range(1, 21):
             run.tick(step)
             for rank in range(64):
                 run.write(rank, "".join(f"step {step} line {number} of rank {rank}\n" for number in range(50)))
             await pilot.pause()
-        await pilot.press("a")
-        await until_seen(pilot, "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
+        await after(pilot, "a", "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
         await pilot.press("1", "G")
         await until(pilot, lambda: app.screen.query_one(RankTable).cursor_rank == 63, "the last rank")
 
@@ -579,10 +506,8 @@ async def test_the_card_shows_the_key_that_rescues_and_takes_the_whole_screen(
     run.fail(2, traceback=trace)
     run.offer_rejoin(2)
     run.news = "new since train-x7k2: --bs 64"
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "rank 2 was killed by SIGKILL", "r  rejoin rank 2")
-        await pilot.press("5", "5")
-        await until_seen(pilot, "line 7", "new since train-x7k2: --bs 64")
+    async with showing(app, "rank 2 was killed by SIGKILL", "r  rejoin rank 2", size=size) as pilot:
+        await after(pilot, "5 5", "line 7", "new since train-x7k2: --bs 64")
         card = app.screen.query_one("#why")
         await until(pilot, lambda: card.outer_size.width == size[0], "the card in the whole width")
 
@@ -591,8 +516,7 @@ async def test_the_card_shows_the_key_that_rescues_and_takes_the_whole_screen(
 async def test_ranks_that_hang_are_marked_and_who_waits_for_whom_is_shown_without_asking(
     app: RankdeckApp, run: FakeRun, size: tuple[int, int]
 ):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running")
+    async with showing(app, "● running", size=size) as pilot:
         stalled = [msgspec.structs.replace(view, health="stalled", health_since=run.now - 40) for view in run.ranks]
         stalled[2] = msgspec.structs.replace(stalled[2], note="others wait for it")
         stall = StallView(
@@ -613,8 +537,7 @@ async def test_ranks_that_hang_are_marked_and_who_waits_for_whom_is_shown_withou
 async def test_the_footer_of_80_columns_keeps_log_why_and_search(app: RankdeckApp, run: FakeRun):
     run.fail(2)
     run.offer_rejoin(2)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "rank 2 was killed by SIGKILL")
+    async with showing(app, "rank 2 was killed by SIGKILL") as pilot:
 
         def shows(words: tuple[str, ...]) -> bool:
             return all(word in text_of(app).splitlines()[-1] for word in words)
@@ -628,10 +551,8 @@ async def test_the_footer_of_80_columns_keeps_log_why_and_search(app: RankdeckAp
 async def test_the_footer_under_a_dialog_has_the_keys_of_the_dialog(
     app: RankdeckApp, run: FakeRun, size: tuple[int, int]
 ):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "● running", "r restart")
-        await pilot.press("s")
-        await until_seen(pilot, "Stop quickstart?")
+    async with showing(app, "● running", "r restart", size=size) as pilot:
+        await after(pilot, "s", "Stop quickstart?")
         footer = text_of(app).splitlines()[-1]
         assert "restart" not in footer
         assert "detach" not in footer
@@ -647,8 +568,7 @@ async def test_what_is_selected_in_the_log_is_seen_and_y_says_where_it_is(
     monkeypatch.setattr("tui.data.clipboard.to_tmux", lambda text: theme == "rankdeck-light")
     app.theme = theme
     run.write(0, "one two three\n\x1b[31mfour\x1b[0m five six\n")
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "four five six")
+    async with showing(app, "four five six", size=(120, 40)) as pilot:
         shown = text_of(app).splitlines()
         row = next(number for number, line in enumerate(shown) if "one two three" in line)
         column = shown[row].index("one two")

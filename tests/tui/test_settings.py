@@ -13,7 +13,7 @@ from engine.core.metrics.resources import GpuUse
 from engine.core.settings import Look, Notify, Units, parse_settings
 from tests.support import PATIENCE, from_table
 from tests.tui.fake_engine import FakeEngine
-from tests.tui.seen import until, until_seen
+from tests.tui.seen import after, showing, until, until_seen
 from tui.app import RankdeckApp
 from tui.keymap import THEMES, check_theme, keymap_of
 from tui.keys import KEYS
@@ -67,11 +67,9 @@ async def test_changed_keys_do_what_they_say_and_are_shown_and_the_old_ones_do_n
         seen = await until_seen(pilot, "Plan: quickstart", "F9 help", "Z quit")
         assert "q quit" not in seen
         assert app.theme == "rankdeck-light"
-        await pilot.press("question_mark", "q", "f9")
-        await until_seen(pilot, "Everywhere", "F9 ")
+        await after(pilot, "question_mark q f9", "Everywhere", "F9 ")
         assert app.is_running
-        await pilot.press("escape")
-        await until_seen(pilot, "Plan: quickstart")
+        await after(pilot, "escape", "Plan: quickstart")
         await pilot.press("Z")
     assert not app.is_running
 
@@ -140,10 +138,8 @@ async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
     app = RankdeckApp(engine, open_run="new-bbbb")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "loss", "whole run", "Log: rank 0")
-        await pilot.press("w", "W", "vertical_line")
-        await until_seen(pilot, "throughput", "shown where there is room")
+    async with showing(app, "loss", "whole run", "Log: rank 0", size=(120, 40)) as pilot:
+        await after(pilot, "w W vertical_line", "throughput", "shown where there is room")
         await pilot.press(*"throughput", "enter")
         await pilot.press("2", "P")
         wanted = Look(pane="chart", hidden=("throughput",), curves="10 min", own_scale=True, charts=4)
@@ -160,11 +156,8 @@ async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatc
     monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", 0.0)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
-    app = RankdeckApp(engine, open_run="new-bbbb", read_only=True)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "whole run")
-        await pilot.press("w", "2")
-        await until_seen(pilot, "curves: 10 min", "Chart")
+    async with showing(RankdeckApp(engine, open_run="new-bbbb", read_only=True), "whole run", size=(120, 40)) as pilot:
+        await after(pilot, "w 2", "curves: 10 min", "Chart")
         await pilot.pause()
     assert engine.settings == {}
 
@@ -175,11 +168,8 @@ async def test_a_look_that_was_changed_just_before_the_end_is_kept_and_nothing_e
     monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", PATIENCE)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
-    app = RankdeckApp(engine, open_run="new-bbbb")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "whole run")
-        await pilot.press("w")
-        await until_seen(pilot, "curves: 10 min")
+    async with showing(RankdeckApp(engine, open_run="new-bbbb"), "whole run", size=(120, 40)) as pilot:
+        await after(pilot, "w", "curves: 10 min")
         await pilot.press("q")
     assert engine.settings == {("look", "curves"): "10 min"}
 
@@ -205,8 +195,5 @@ async def test_sizes_and_times_are_in_the_units_of_the_user(tmp_path: Path):
         (Units(), " 61 G ", "20:36:40 "),
         (Units(memory="GB", time="UTC"), " 65 G ", "15:06:40Z "),
     ):
-        app = RankdeckApp(engine, open_run="new-bbbb", units=units)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until_seen(pilot, size)
-            await pilot.press("4")
-            await until_seen(pilot, clock, "a warning")
+        async with showing(RankdeckApp(engine, open_run="new-bbbb", units=units), size, size=(120, 40)) as pilot:
+            await after(pilot, "4", clock, "a warning")

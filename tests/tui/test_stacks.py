@@ -9,7 +9,7 @@ from textual.worker import WorkerState
 
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import run_screen, until, until_gone, until_seen
+from tests.tui.seen import after, run_screen, showing, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.stacks import StacksScreen
 from tui.text.run import stacks_text
@@ -21,17 +21,13 @@ from tui.widgets.text_pane import TextPane
 async def test_stacks_are_shown_with_the_time_they_were_taken_at(
     engine: FakeEngine, run: FakeRun, size: tuple[int, int], ascii_only: bool
 ):
-    app = RankdeckApp(engine, open_run=RUN, ascii=ascii_only)
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await until_seen(pilot, "running", "t stacks")
-        await pilot.press("t")
-        text = await until_seen(pilot, "ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41")
+    async with showing(RankdeckApp(engine, open_run=RUN, ascii=ascii_only), "running", "t stacks", size=size) as pilot:
+        text = await after(pilot, "t", "ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41")
         assert re.search(r"Stacks of quickstart, taken at \d\d:\d\d:\d\d", text)
         assert "r again" in text
         assert "esc close" in text
         assert text.isascii() or not ascii_only
-        await pilot.press("escape")
-        await until_seen(pilot, "running", "t stacks")
+        await after(pilot, "escape", "running", "t stacks")
         assert run.asked == [("stacks",)]
 
 
@@ -40,10 +36,8 @@ async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_as
     app: RankdeckApp, run: FakeRun, key: str
 ):
     run.hold_answers = asyncio.Event()
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.press("t")
-        text = await until_seen(pilot, "Stacks of quickstart, asking", "Asking every rank for its stack")
+    async with showing(app, "t stacks") as pilot:
+        text = await after(pilot, "t", "Stacks of quickstart, asking", "Asking every rank for its stack")
         assert "again" not in text
         await pilot.press(key, key)
         run.hold_answers.set()
@@ -51,8 +45,7 @@ async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_as
         assert run.asked == [("stacks",)]
         run.stacks = ["rank 3: in load (data.py:7)"]
         run.hold_answers.clear()
-        await pilot.press(key)
-        await until_seen(pilot, ", asking", "waiting in all_reduce")
+        await after(pilot, key, ", asking", "waiting in all_reduce")
         run.hold_answers.set()
         await until_seen(pilot, "rank 3: in load (data.py:7)")
         await until_gone(pilot, ", asking")
@@ -61,13 +54,10 @@ async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_as
 
 async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: FakeRun):
     run.hold_answers = asyncio.Event()
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.press("t")
-        await until_seen(pilot, "Asking every rank")
+    async with showing(app, "t stacks") as pilot:
+        await after(pilot, "t", "Asking every rank")
         (worker,) = [worker for worker in app.workers if isinstance(worker.node, StacksScreen)]
-        await pilot.press("escape")
-        await until_seen(pilot, "● running")
+        await after(pilot, "escape", "● running")
         await until(pilot, lambda: worker.is_finished, "the end of the request")
         assert worker.state is WorkerState.CANCELLED
         run.tick(7)
@@ -76,20 +66,16 @@ async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: Fake
 
 async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):
     run.stacks = [f"    call_{number}  /x.py:{number}" for number in range(200)]
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.press("t")
-        await until_seen(pilot, "call_0")
+    async with showing(app, "t stacks") as pilot:
+        await after(pilot, "t", "call_0")
         await until(pilot, lambda: app.screen.query_one(TextPane).has_focus, "the stacks")
-        await pilot.press("end")
-        await until_seen(pilot, "call_199")
+        await after(pilot, "end", "call_199")
         await pilot.press("g", "space")
         await until_gone(pilot, "call_0 ")
 
 
 async def test_a_run_that_has_ended_offers_no_stacks(app: RankdeckApp, run: FakeRun):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "t stacks")
+    async with showing(app, "t stacks", size=(120, 40)) as pilot:
         run.end()
         await until_gone(pilot, "t stacks")
         await pilot.press("t")
@@ -101,10 +87,8 @@ async def test_a_run_that_has_ended_offers_no_stacks(app: RankdeckApp, run: Fake
 async def test_hostile_paths_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):
     run.change(name="[/x[red")
     run.stacks = ["rank 0: in [bold (\x1b[2Ja.py:1)", "    [/f  /tmp/\x1b]52;c;ZXZpbA==\x07[red/\x9b2J\u202ea.py:1"]
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "t stacks")
-        await pilot.press("t")
-        text = await until_seen(pilot, "Stacks of [/x[red", "rank 0: in [bold (a.py:1)", "    [/f  /tmp/[red/a.py:1")
+    async with showing(app, "t stacks") as pilot:
+        text = await after(pilot, "t", "Stacks of [/x[red", "rank 0: in [bold (a.py:1)", "    [/f  /tmp/[red/a.py:1")
         assert not {"\x1b", "\x9b", "\u202e"} & set(text)
 
 
