@@ -21,7 +21,7 @@ from engine.core.failures.launcher_log import read_logs
 from engine.core.failures.verdict import Verdict, Witness, find_verdict, remarks
 from engine.core.run.machine import states
 from engine.core.run.state import RunState, rank_word, run_word
-from engine.core.views.views import failure_view, witnesses
+from engine.core.views.views import failure_view, seen_words, witnesses
 from engine.runs.foreign.traces import read_traces
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
@@ -90,7 +90,7 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         )  # fmt: skip
     if verdict is not None:
         verdict = _with_word_of_mpirun(verdict, paths, chosen)
-        followed = [one for one in (*verdict.followed, news_of(paths)) if one]
+        followed = [one for one in (seen_words(state, verdict.rank), *verdict.followed, news_of(paths)) if one]
         verdict = msgspec.structs.replace(verdict, followed=tuple(followed))
     return Diagnosis(
         subject=paths.run,

@@ -19,6 +19,7 @@ from engine.core.run import events as ev
 from engine.core.run.health_events import MOST_NOTICES, ON_NAN, Kills
 from engine.core.run.state import Holding, Outcome, Running, Stopping
 from engine.core.views.story import tell_all
+from engine.core.views.views import seen_words
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Snapshots
@@ -161,6 +162,8 @@ async def test_before_any_step_ranks_are_asked_early_and_marked_early_if_they_ar
         told = next(line for line in runner.run.story if line.text.startswith(wait.sentence))
         assert told.level == ("warning" if is_marked else "info")
         assert is_marked or told.text.endswith("; rank 2: in load (train.py:17)")
+        assert seen_words(runner.run.state, 2) == f"seen before the end: {told.text}"
+        assert seen_words(runner.run.state, 0) == ""
 
 
 def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(runner: Runner) -> None:

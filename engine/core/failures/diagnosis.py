@@ -145,7 +145,7 @@ def explain(
         return _about_loss(who, status, text, reason)
     if by and status < 0:
         return _about_request(who, status, by)
-    told = ending(text, by_itself=status not in (0, 1) and status > 0)
+    told = ending(text, by_itself=True) if status > 1 else ending(text)  # a key of its cache that others use too
     if status == -signal.SIGABRT and _aborted_as_it_ended(text, told):
         status = 1
     ended_by = -status if status < 0 else status - SHELL
@@ -282,7 +282,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
         shown = f"{detail}: {code[-1]}" if name and not name["message"] and code else detail  # `assert a % b == 0`
         end = Explanation(
             headline=f"{who} raised {name['name'].rpartition('.')[2]}" if name else f"{who} exited with {status}", detail=_one_line(shown),
-            traceback=shortened(list(chain) if messenger else last_chain(text, fatal=False)),
+            traceback=shortened(list(chain) if messenger or len(raised.lines) > 1 else last_chain(text, fatal=False)),
             hint=_CORRECT if len(raised.lines) > 1 else "look for the place where it is raised, then restart the run",
             cause="exception" if name else "exit", confidence="certain" if told.certain else "likely", rank=named,
             raised=_one_line(detail) if name else "", line=_one_line(messenger.line) if messenger else "",

@@ -29,7 +29,8 @@ def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:
                 return stop(state, st.Outcome(word="failed", reason=f"{event.text} ({ON_NAN})"), event.at)
             if event.policy == "ignore" and state.notices >= MOST_NOTICES:
                 return ignore(state, "its health was reported several times already")
-            state = replace(state, notices=state.notices + 1)
+            late = event if event.kind in ("early", "waits") else state.late
+            state = replace(state, notices=state.notices + 1, late=late)
             ranks = [
                 rank for rank in event.ranks if rank < len(state.ranks) and isinstance(state.ranks[rank], st.Alive)
             ]

@@ -113,6 +113,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         free_rejoins=0,
         elastic=False,
         told_at=0.0,
+        late=None,
         saved=None,
         news=(),
     )

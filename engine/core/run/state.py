@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.run.events import CheckpointsFound, FallbackBackend
+from engine.core.run.events import CheckpointsFound, FallbackBackend, HealthNoticed
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
@@ -200,6 +200,7 @@ class RunState(Value, frozen=True, kw_only=True):
     backend: str = ""  # of this attempt
     fallback: tuple[FallbackBackend, ...] = ()  # backends to fall back on that were not tried yet
     news: tuple[RankNews, ...] = ()  # news that the ranks of this attempt were told, in order
+    late: HealthNoticed | None = None  # the newest notice of this attempt about ranks that others wait for
     notices: int = 0  # lines of the story about the ranks' health
     told_at: float = 0.0  # when the ranks of this attempt were told to stop; 0: they were not
     folders: tuple[str, ...] = ()  # where ranks were seen to write checkpoints, the newest eight

@@ -261,6 +261,7 @@ def failure_view(
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
     )
+    notes = [f"restart: no, because {no_restart}" if no_restart else "", seen_words(state, rank)]
     return FailureView(
         rank=rank,
         headline=verdict.headline,
@@ -270,9 +271,17 @@ def failure_view(
         others=others,
         fix=verdict.fix,
         cause=verdict.cause,
-        followed=(*((f"restart: no, because {no_restart}",) if no_restart else ()), *verdict.followed),
+        followed=(*filter(None, notes), *verdict.followed),
         no_restart=no_restart,
     )
+
+
+def seen_words(state: RunState, rank: int | None) -> str:
+    """The newest notice about a rank that others waited for, and that did not fail itself; empty: there is none."""
+    late = state.late
+    if rank is None or late is None or rank not in late.ranks or rank_word(state.ranks[rank]) in ("failed", "lost"):
+        return ""
+    return f"seen before the end: {late.text}"
 
 
 def _no_restart(state: RunState) -> str:

@@ -129,7 +129,7 @@ class HealthWatch:
         run.show_health({**run.health, **blamed}, stall)
         run.note_change()
         if is_first and found:
-            self._notice("waits", late, found[0].sentence)
+            self._notice("waits", late, "; ".join([found[0].sentence, *doings(stacks, [blame] if blame else [])[:1]]))
 
     def _take_early(self, stacks: Sequence[RankStack], found: Sequence[Wait], groups: Sequence[Fold]) -> None:
         """Takes answers from before a rank was marked. Ranks are marked at once if those that others wait for wait for a lock, or for others."""
