@@ -43,7 +43,7 @@ class Story:
             on_failure=on_failure,
             max_restarts=restarts,
             restart_when=restart_when,
-            start_together="mpirun starts and ends all ranks together" if backends[:1] == ("mpi",) else "",
+            rejoins_over="gloo" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
             fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
             spare_nodes=max(spare_nodes, len(spare_names)),

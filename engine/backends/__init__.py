@@ -12,6 +12,7 @@ from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.errors import CheckError
 from engine.core.plan.environment import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.core.plan.profile import Rejoin
 from engine.gate import Permit
 
 AUTOMATIC = ("nccl", "gloo")  # backends that `auto` tries, in this order; see decision 16
@@ -61,9 +62,9 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     return "".join(BACKENDS[backend].judge(output, plan) for backend in backends_in(plan.backend.name))
 
 
-def settings_of(name: str, *, one_machine: bool, permit: Permit) -> BackendSettings:
-    """The combined settings of the backends in a name. `name`: `backend.name` of a profile. `one_machine`: whether all ranks are on one
-    node. `permit`: what may start. Raises CheckError: a backend can't run here."""
+def settings_of(name: str, rejoin: Rejoin, *, one_machine: bool, permit: Permit) -> BackendSettings:
+    """The combined settings of the backends in a name. `name`, `rejoin`: `backend.name` and `backend.rejoin` of a profile. `one_machine`:
+    whether all ranks are on one node. `permit`: what may start. Raises CheckError: a backend can't run here."""
     backends = backends_in(name)
     parts = [BACKENDS[backend].settings(one_machine, permit) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
@@ -80,6 +81,8 @@ def settings_of(name: str, *, one_machine: bool, permit: Permit) -> BackendSetti
             )
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
+    if rejoin == "off":
+        first = replace(first, start_together='backend.rejoin is "off"', rejoins_over="")
     return replace(first, name=name, env=env)
 
 

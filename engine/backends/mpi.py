@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from engine.backends import gloo
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
 from engine.core.plan.plan import BackendSettings, LaunchPlan, ProgramOutput
@@ -56,12 +57,13 @@ def settings(one_machine: bool, permit: Permit) -> BackendSettings:
     """The MPI of this machine. `MPI4PY_MPIABI` makes mpi4py load the library of the same MPI. Raises CheckError: there is none."""
     mpi = find_mpi(permit)
     env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation}
+    after = gloo.settings(one_machine, permit)
     return BackendSettings(
         name="mpi",
         device="cpu",
-        env=env,
+        env=env | after.env,
         mpi=mpi,
-        start_together="mpirun starts and ends all ranks together",
+        rejoins_over=after.name,
         found=f"{NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
         library_path=_library_path(mpi),
         library_links=_library_links(mpi),

@@ -93,6 +93,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", plan.launch.ladder_words),
             ("failure", plan.launch.on_failure),
+            *([("rejoin", plan.backend.rejoin_words)] if plan.backend.rejoin_words else []),
             *([("preload", ", ".join(plan.preload))] if plan.launch.warm and plan.preload else []),
             *([("imports", slow_import_words(plan))] if plan.slow_imports else []),
             *([("bind", f"{plan.layout.bind}: {BIND_WORDS[plan.layout.bind]}")] if plan.layout.bind != "none" else []),

@@ -65,7 +65,8 @@ class Draft:
     def settings(self, backend: str) -> BackendSettings:
         """The settings that a run with a backend needs. Raises CheckError if this machine lacks it, or the recipe can't use it."""
         check_backend(self._profile, backend)
-        return settings_of(backend, one_machine=self.is_one_machine, permit=self._permit)
+        rejoin = self._profile.backend.rejoin
+        return settings_of(backend, rejoin, one_machine=self.is_one_machine, permit=self._permit)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
         """The plan if the run uses a backend with these settings. `asked`: asks nodes what they have, if the plan depends on it. Raises CheckError: a

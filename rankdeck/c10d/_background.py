@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakSet
 
 CHECK_INTERVAL = 0.25  # seconds between checks of deadlines
 TRANSFER_PAUSE = 0.0005  # seconds between checks of point-to-point transfers that nobody waits for
@@ -42,10 +43,15 @@ class Transfer(Protocol):
 class Background:
     """Serves the groups of one backend, in a thread of its own."""
 
+    uses_callers = True
+    """Whether a collective may run in the thread that calls it. Nothing would free that thread from a call of the library that waits for a
+    dead rank, so this is False where the other ranks go on without their library."""
+
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._members: list[Member] = []
+        self.threads: WeakSet[threading.Thread] = WeakSet()  # those that run collectives of the groups
         self._leaving: list[Member] = []
         self._transfers: list[Transfer] = []
         self._work_there = threading.Event()

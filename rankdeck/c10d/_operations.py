@@ -72,6 +72,7 @@ class Operations:
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"rankdeck {name}", daemon=True)
         self._thread.start()
+        background.threads.add(self._thread)
         background.add(self)
 
     def check_usable(self, what: str) -> None:
@@ -98,7 +99,7 @@ class Operations:
         the action."""
         given = opts.timeout.total_seconds()
         operation = Operation(what, action, outputs, given if given > 0 else self.timeout, targets, vote)
-        waited_for = not getattr(opts, "asyncOp", True) and self._together is None
+        waited_for = not getattr(opts, "asyncOp", True) and self._together is None and self._background.uses_callers
         with self._lock:
             if self._failure is not None:
                 raise self._refusal(what)

@@ -31,9 +31,14 @@ def register() -> None:
     """Registers the backend as `rankdeck_mpi`, and as `mpi` if torch has no MPI of its own. Called when this module is imported, and by
     torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do nothing."""
     add_backend(NAME, _create, _DEVICES)
-    built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator
-    if not built_in or os.environ.get("RANKDECK_MPI") == "mpi4py":
+    if is_ours():
         add_mpi(_create, _Creator, _DEVICES)
+
+
+def is_ours() -> bool:
+    """Whether the backend `mpi` is this one, and not one that torch has built in."""
+    built_in = dist.is_mpi_available() and getattr(c10d, "ProcessGroupMPI", None) is not _Creator
+    return not built_in or os.environ.get("RANKDECK_MPI") == "mpi4py"
 
 
 class _Creator:

@@ -15,8 +15,8 @@ The script calls `train` once on every rank. rankdeck calls the function again i
 and the new ranks. The function must create everything that depends on the process group, above all the DDP wrapper. Before each call,
 the rank with the most finished steps gives its state to the others.
 
-Outside rankdeck (plain `python`, torchrun) and under mpirun, rankdeck makes the process group as `rankdeck.init_process_group` does, and
-calls the function once. The interface resembles Horovod's elastic training.
+Outside rankdeck (plain `python`, torchrun, mpirun), rankdeck makes the process group as `rankdeck.init_process_group` does, and calls the
+function once. The interface resembles Horovod's elastic training.
 """
 
 from __future__ import annotations

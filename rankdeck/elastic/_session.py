@@ -16,10 +16,13 @@ from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
+from rankdeck.c10d._background import Background
 from rankdeck.elastic import _streams
 from rankdeck.elastic._leaving import (
     PeerLostError,
+    abandon_mpi,
     end_group,
+    leave_mpi,
     let_go,
     listeners,
     may_be_peers_fault,
@@ -73,8 +76,7 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         def enter(*args: P.args, **kwargs: P.kwargs) -> R:
             state._try_out()
-            # The ranks of one mpirun can only restart together, as under torchrun.
-            if "RANKDECK_GENERATION" not in os.environ or "mpi" in os.environ["RANKDECK_BACKEND"]:
+            if "RANKDECK_GENERATION" not in os.environ or _only_together():
                 return _alone(state, functools.partial(function, *args, **kwargs))
             _check_no_group()
             return _Session(state).run(functools.partial(function, *args, **kwargs))
@@ -82,6 +84,15 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return enter
 
     return decorate
+
+
+def _only_together() -> bool:
+    """Whether dead ranks can't come back: MPI has no way for them, and torch's own MPI none to leave it."""
+    if "mpi" not in os.environ["RANKDECK_BACKEND"]:
+        return False
+    from rankdeck.c10d import mpi
+
+    return "RANKDECK_REJOIN" not in os.environ or not mpi.is_ours()
 
 
 def _check_no_group() -> None:
@@ -120,7 +131,8 @@ class _Session:
     def __init__(self, state: State) -> None:
         _Session.has_begun = True
         self.state = state
-        self.backend = os.environ["RANKDECK_BACKEND"]
+        self.first_backend = os.environ["RANKDECK_BACKEND"]
+        self.later_backend = os.environ.get("RANKDECK_REJOIN") or self.first_backend  # of all generations but the first
         self.timeout = float(os.environ.get("RANKDECK_TIMEOUT") or 600)
         self.standing = Standing(
             rank=int(os.environ["RANK"]),
@@ -145,6 +157,15 @@ class _Session:
         )
         self._watch_streams()
         self.news.start()
+
+    @property
+    def backend(self) -> str:
+        """Of this generation's process group."""
+        return self.later_backend if self.standing.generation else self.first_backend
+
+    @property
+    def is_over_mpi(self) -> bool:
+        return "mpi" in self.backend
 
     def _watch_streams(self) -> None:
         """Lets a step count only when the device is done with it, and no rank was lost meanwhile."""
@@ -239,7 +260,7 @@ class _Session:
     def _peer_lost(self, generation: int, store: Any) -> None:
         """Runs in the listening thread: interrupts the main thread if it waits for a lost peer.
 
-        With nccl and ucc, not every rank notices that a peer is lost, so the group is aborted. Gloo's ranks notice when a connection closes
+        With nccl, ucc and mpi, not every rank notices that a peer is lost, so the group is aborted. Gloo's ranks notice when a connection closes
         on which they wait, but two ranks that wait for each other do so until the timeout. So the connections are shut down, which
         also interrupts ranks that wait for a stopped process.
 
@@ -252,12 +273,16 @@ class _Session:
             board.put(name, _LOST)
         board.put_first("over", _LOST)  # a rank goes on if it knows that all have finished
         if self.standing.inside:
-            if "nccl" in self.backend or "ucc" in self.backend:
+            if self.is_over_mpi:
+                abandon_mpi()
+            elif "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
             self._interrupt()
         self.replacement.watch(generation)
 
     def _interrupt(self) -> None:
+        if self.is_over_mpi:
+            return  # a process whose connections to mpirun end would be aborted
         if self.sockets is not None:
             shut_down(self.sockets)
         else:
@@ -278,7 +303,7 @@ class _Session:
             except StateError:
                 raise
             except RuntimeError as error:
-                if self._is_lost() or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
+                if self._is_lost() or self.is_over_mpi or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
                     raise
                 self._board().put("result", _AGAIN)
                 rank, said = self.standing.rank, words_of(error)
@@ -318,6 +343,12 @@ class _Session:
 
         find_source(arrivals)  # raises on all ranks before they connect, so that none waits for another
         standing = self.standing
+        if self.is_over_mpi:
+            standing.inside = True
+            Background.uses_callers = False
+            init_process_group(timeout=self.timeout)
+            share(self.state, arrivals, standing.rank)
+            return
         if "nccl" in self.backend:
             device()
         self.others, self.listeners, self.sockets, standing.inside = sockets(), listeners(), None, True
@@ -347,6 +378,8 @@ class _Session:
 
     def _leave(self) -> None:
         """Ends the group of this generation, and gives the state its values of the last counted step."""
+        if self.is_over_mpi:
+            leave_mpi()
         end_group(sockets() - self.others if self.sockets is None else self.sockets)
         self.sockets = set()
         sys.excepthook = self.excepthook  # torch wraps it with each process group

@@ -17,6 +17,7 @@ from types import FrameType
 
 from rankdeck._metrics import log
 from rankdeck.elastic import _streams
+from rankdeck.elastic._leaving import leave_mpi
 from rankdeck.elastic._share import Standing
 from rankdeck.elastic._state import State
 from rankdeck.elastic._store.board import Board, connect
@@ -93,6 +94,7 @@ class Stop:
                         path.unlink(missing_ok=True)
         with contextlib.suppress(RuntimeError):  # the store has ended
             Board(connect(), 0, 0).put("stopped", "1")
+        leave_mpi()  # at its end, a process waits for every rank of its MPI job
         raise SystemExit(STOPPED)
 
     def _end_with_rank_0(self) -> None:

@@ -100,7 +100,7 @@ def test_a_restart_is_a_new_attempt_of_all_and_agent_and_supervisor_that_are_kil
     kill_hard(rankdeck.pids(run)[1])
     rankdeck.wait_state(run, "holding")
     assert (
-        "start attempt 1 of all 2 ranks (no rejoin: mpirun starts and ends all ranks together)"
+        "start attempt 1 of all 2 ranks (no rejoin: the script does not use rankdeck.elastic, or had not reached it)"
         in rankdeck("restart", run).stdout
     )
     rankdeck.wait_log(run, 1, b"up", attempt=1)

@@ -42,7 +42,7 @@ GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 UCC = BackendSettings(name="ucc", device="cpu", env={})
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
 BOTH = BackendSettings(name="cpu:gloo,cuda:nccl", env={}, device="cuda")
-MPI = BackendSettings(name="mpi", env={}, device="cpu")
+MPI = BackendSettings(name="mpi", env={}, device="cpu", rejoins_over="gloo")
 GIB = 1 << 30
 
 
@@ -218,7 +218,7 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("backend", "fail", "built without gloo; it has none", replace(TORCH, facts=replace(FACTS, backends=())), {}),
         ("backend", "fail", "no torch.distributed", replace(TORCH, facts=replace(FACTS, distributed=False)), {}),
         ("backend", "fail", "OSError: libcudnn", replace(TORCH, facts=replace(FACTS, trouble="OSError: libcudnn")), {}),
-        ("backend", "ok", "/usr/bin/mpirun, mpi4py 4.1.2", TORCH, {"backend": MPI}),
+        ("backend", "ok", "/usr/bin/mpirun, mpi4py 4.1.2; a dead rank comes back over gloo", TORCH, {"backend": MPI}),
         ("backend", "skip", "rankdeck's own, with the libucc", TORCH, {"backend": UCC}),
         ("backend", "ok", "ucc is in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "ucc"))), {"backend": UCC}),
         ("gpus", "fail", "torch can use 1 GPU of 2, for 2 ranks", replace(TORCH, facts=replace(FACTS, gpus=1)), {"backend": NCCL}),

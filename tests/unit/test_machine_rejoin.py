@@ -5,12 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.core.metrics.progress import RankProgress
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
 from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED
 from engine.core.run.rejoin import APART_LIMIT, MEETING_LIMIT, apart, patience, why_no_rejoin
 from engine.core.run.state import Alive, Holding, Outcome, Pending, Restart, Running, Starting, Stopping
+from engine.core.views.activity import current_activity
+from engine.core.views.story import tell_all
 from tests.run_story import TWO, Story, given_up, rejoining, without_b
 
 
@@ -47,6 +50,15 @@ def test_a_second_death_while_a_generation_forms_makes_another_generation() -> N
     assert story.restart().actions == (told(3, "generation", 2), spawned("a", 1, 2))
     story.spawn(1, 2)
     assert [story.state.generation_of(rank) for rank in range(4)] == [0, 2, 1, 0]
+
+
+def test_ranks_of_mpi_go_on_over_gloo_until_the_next_attempt_and_the_run_says_so() -> None:
+    words = "over gloo instead of mpi until the next attempt"
+    story = Story(backends=("mpi",)).run().join()
+    assert current_activity(story.state, [RankProgress()] * 2).words == ""
+    story.end(1, -9).restart().spawn(1).join()
+    assert tell_all(story.journal)[-1].text == f"generation 1: all 2 ranks continue from step 7, {words}"
+    assert current_activity(story.state, [RankProgress()] * 2) == ("rejoined", words)
 
 
 def test_news_of_the_process_that_was_replaced_is_none() -> None:

@@ -9,9 +9,6 @@ import pytest
 from engine.backends import mpi
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
-from engine.core.run.events import RunLaunched
-from engine.core.run.machine import launch
-from engine.core.run.rejoin import why_no_rejoin
 from engine.gate import LAUNCHED
 from tests.support import from_table
 
@@ -126,21 +123,6 @@ def test_without_one_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     with pytest.raises(CheckError, match="there is no mpirun") as error:
         mpi.settings(one_machine=True, permit=LAUNCHED)
     assert "openmpi-bin" in (error.value.hint or "")
-
-
-def test_ranks_of_one_mpirun_start_together() -> None:
-    event = RunLaunched(
-        at=0.0,
-        run="r",
-        name="n",
-        nodes=(("a", (0, 1)),),
-        on_failure="hold",
-        max_restarts=3,
-        start_together="mpirun starts and ends all ranks together",
-    )
-    state, _ = launch(event)
-    assert why_no_rejoin(state) == "no rank has failed"
-    assert state.start_together == "mpirun starts and ends all ranks together"
 
 
 def write_mpirun(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: 
     policy = plan.launch
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)
+    if plan.backend.rejoin_words:
+        lines += labelled("rejoin", plan.backend.rejoin_words, width)
     lines += labelled("stopping", plan.launch.ladder_words, width)
     if plan.env:
         lines += labelled("env", _pairs(plan.env), width)

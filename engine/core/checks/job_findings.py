@@ -129,7 +129,7 @@ def _installed_torch(plan: LaunchPlan, node: str, machine: Machine, job: JobFact
 def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts) -> Finding:
     backends = backends_in(plan.backend.name)
     if "mpi" in backends:
-        return _mpi(node, machine, job, ())
+        return _mpi(plan, node, machine, job, ())
     if "ucc" in backends:
         return _ucc(node)
     if "nccl" in backends and job.torch_cuda == "":
@@ -139,7 +139,7 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts)
     return skip(node, "backend", "not part of a quick check")
 
 
-def _mpi(node: str, machine: Machine, job: JobFacts, built_in: tuple[str, ...]) -> Finding:
+def _mpi(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, built_in: tuple[str, ...]) -> Finding:
     """MPI needs an mpirun, and mpi4py unless torch was built with MPI."""
     if not machine.mpirun:
         hint = 'load it in launch.setup ("module load openmpi"), or install Open MPI or MPICH'
@@ -147,7 +147,7 @@ def _mpi(node: str, machine: Machine, job: JobFacts, built_in: tuple[str, ...]) 
     if not job.mpi4py and "mpi" not in built_in:
         hint = f"on that node: {machine.executable} -m pip install mpi4py"
         return fail(node, "backend", f"{machine.executable} has no mpi4py", hint)
-    how = f"mpi4py {job.mpi4py}" if job.mpi4py else "built into torch"
+    how = f"mpi4py {job.mpi4py}; {plan.backend.rejoin_words}" if job.mpi4py else "built into torch"
     return ok(node, "backend", f"{machine.mpirun}, {how}")
 
 
@@ -186,7 +186,7 @@ def _backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts, facts
         return fail(node, "backend", "this torch has no torch.distributed", "install a wheel from PyTorch")
     wanted = backends_in(plan.backend.name)
     if "mpi" in wanted:
-        return _mpi(node, machine, job, facts.backends)
+        return _mpi(plan, node, machine, job, facts.backends)
     own = {"ucc"} - set(facts.backends)
     if own.intersection(wanted):
         return _ucc(node)

@@ -47,10 +47,19 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""  # folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none
     start_together: str = ""  # why its ranks can only start together; empty: one may start alone
+    rejoins_over: str = ""
+    """The backend of an attempt after a rank has come back, if it is another one."""
     found: str = ""  # the MPI or library that it uses, in words
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
     torch: str = ""  # the oldest torch with which it works, such as `2.4`; empty: any that ranks may have
+
+    @property
+    def rejoin_words(self) -> str:
+        """How a dead rank of `rankdeck.elastic` comes back, if not over the same backend; empty: over the same."""
+        if self.start_together:
+            return f"all ranks start again: {self.start_together}"
+        return f"a dead rank comes back over {self.rejoins_over}" if self.rejoins_over else ""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,12 +18,17 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One table of a profile."""
 
 
+Rejoin = Literal["auto", "gloo", "off"]
+"""How a dead rank comes back: over which backend, where it can't be the run's own; `off`: all ranks start again."""
+
+
 class Backend(Section, frozen=True, kw_only=True):
     """`[backend]`: the process group and its settings."""
 
     name: str = "gloo"
     fallback: tuple[str, ...] = ()
     timeout: float = 600.0
+    rejoin: Rejoin = "auto"
     env: dict[str, str] = {}
 
 

@@ -142,6 +142,7 @@ def rank_environment(
         "RANKDECK_STACKS": paths.stacks,
         "RANKDECK_HANDOVER": paths.handover,
         "RANKDECK_CHECKPOINTS": paths.checkpoints,
+        **({"RANKDECK_REJOIN": plan.backend.rejoins_over} if plan.backend.rejoins_over else {}),
         **({"RANKDECK_STORE_KEY": store_key} if store_key else {}),
     }
 

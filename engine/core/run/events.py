@@ -41,10 +41,11 @@ class ProcessEvent(RankEvent, frozen=True, kw_only=True):
 
 
 class FallbackBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend to use if ranks can't set up their process group. `start_together`: see `RunLaunched`."""
+    """A backend to use if ranks can't set up their process group. Fields: see `RunLaunched`."""
 
     backend: str
     start_together: str = ""
+    rejoins_over: str = ""
 
 
 class RunLaunched(Event, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     max_restarts: int
     restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     start_together: str = ""  # why ranks can only start together, if the backend requires it
+    rejoins_over: str = ""  # the backend of an attempt after a rank has come back, if it is another one
     python: str = ""  # the Python of ranks; empty: they run another program
     backend: str = ""
     backend_note: str = ""  # why rankdeck chose the backend, if the profile leaves the choice open

@@ -4,7 +4,7 @@ and returns a `Step`: the new state, and what the supervisor has to do."""
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
@@ -122,7 +122,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
 
 def _fall_back(state: st.RunState) -> st.RunState:
     first, *others = state.fallback
-    return replace(state, backend=first.backend, start_together=first.start_together, fallback=tuple(others))
+    return replace(state, fallback=tuple(others), **asdict(first))
 
 
 def spawn(state: st.RunState, node: st.Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:

@@ -72,6 +72,8 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
                     "rejoining", (f"{words}, {rank_words(late)} still in an earlier one" if late else words)
                 )
             missing = _missing_words(state, progress)
+            if not missing and (over := over_words(state)):
+                return CurrentActivity("rejoined", over)
             return CurrentActivity("joining" if missing else "", missing)
         case Stopping(then=Restart(reason=reason)) | Clearing(then=Restart(reason=reason)):
             return CurrentActivity("restarting", f"restarting as attempt {state.attempt + 1} ({reason})")
@@ -104,6 +106,13 @@ def orphan_words(ranks: Sequence[int]) -> str:
         f"{rank_words(ranks)} {verb} processes that wait for a store that no process hosts; if the script starts its own ranks, set "
         'launch.environment = "plain" and layout.ranks_per_node = 1'
     )
+
+
+def over_words(state: RunState) -> str:
+    """Over which backend ranks go on since one of them has come back, if it is another one; otherwise empty."""
+    if not state.generation or not state.rejoins_over:
+        return ""
+    return f"over {state.rejoins_over} instead of {state.backend} until the next attempt"
 
 
 def next_restart(

@@ -6,6 +6,7 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
+from engine.core.views.activity import over_words
 from engine.core.views.saved import saved_view
 from engine.core.views.view import EventLine
 from engine.core.words import count, import_words, preload_words, rank_words
@@ -127,7 +128,11 @@ def _rank_words(
             )
             if not whole or generation == 0:
                 return "", "info"
-            return f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}", "info"
+            over = f", {over_words(after)}" if over_words(after) else ""
+            return (
+                f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}{over}",
+                "info",
+            )
         case ev.RankEnded(rank=rank, status=status, reason=reason):
             return _rank_end(rank, status, reason, before, after)
         case ev.RankLost(rank=rank, reason=reason):

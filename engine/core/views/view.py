@@ -13,7 +13,7 @@ from engine.core.metrics.series import Point, SeriesDump
 from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
-Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
+Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "rejoined", "node_away", "store_lost",
                    "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
 """The activity of a run; empty: nothing to report, `unknown`: its supervisor is older than this field."""
 

@@ -189,6 +189,7 @@ class Orders:
         library, bind = self._agents.library(node), plan.layout.bind
         gpus, count = plan.backend.device == "cuda", len(self._run.ranks_of(node))
         binding = None if bind == "none" else requests.Binding(bind=bind, count=count, gpus=gpus)
+        placement = self.mpirun.placement(node, action.attempt, action.address, self._interface(node))
         self._agents.links[node].send(
             requests.Spawn(
                 attempt=action.attempt,
@@ -198,7 +199,7 @@ class Orders:
                     self._rank_to_spawn(action, rank, generation)
                     for rank, generation in zip(action.ranks, action.generations, strict=True)
                 ),
-                mpirun=self.mpirun.placement(node, action.attempt, action.address, self._interface(node)),
+                mpirun=None if any(action.generations) else placement,
                 binding=binding,
                 **self._of_processes(node),
                 preload=plan.preload,

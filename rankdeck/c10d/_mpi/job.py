@@ -17,13 +17,16 @@ from types import TracebackType
 import torch.distributed as dist
 from mpi4py import MPI
 
+from rankdeck._torch_compat import abort_group
 from rankdeck.c10d._background import Background, name_ranks
-from rankdeck.c10d._mpi import segments
+from rankdeck.c10d._mpi import segments, stuck
 from rankdeck.c10d._mpi.library import is_ours
 from rankdeck.c10d._work import poll
 
 _ABORT_DELAY = 5.0  # seconds that other handlers of an uncaught exception have before the job is aborted
 _ANSWER_TIME = 1.0  # seconds after the deadline in which the first rank tells the others which ranks are missing
+
+_LEAVE_TIME = 1.0  # seconds in which the background thread ends, whose calls of MPI do not wait
 
 _SMALLEST_TAG_UB = 32767  # largest tag that every MPI supports
 
@@ -113,6 +116,15 @@ class Job(Background):
         os.write(2, f"rankdeck: rank {self.rank} aborts the MPI job: {why}\n".encode())
         MPI.COMM_WORLD.Abort(1)
 
+    def leave_for_ever(self) -> None:
+        """Ends the background thread, and what else could call MPI."""
+        atexit.unregister(self._end)
+        self._over = True
+        self._wake()
+        self._thread.join(_LEAVE_TIME)
+        stuck.end_or_sleep(self.threads)
+        segments.remove()
+
     def _end(self) -> None:
         if os.getpid() != self._pid or MPI.Is_finalized():
             return
@@ -136,11 +148,28 @@ class Job(Background):
 
 _job: Job | None = None
 _starting = threading.Lock()
+_abandoned = threading.Event()  # set once no call may wait for other ranks any more
+
+
+def abandon() -> None:
+    """Ends each wait of this process for other ranks, because one of them is lost. Any thread may call this."""
+    _abandoned.set()
+    abort_group()
+
+
+def leave() -> None:
+    """Leaves the MPI job for ever, although other ranks of it may be lost. Afterwards this process does not call MPI, not even
+    MPI_Finalize, which would wait for every rank."""
+    abandon()
+    if _job is not None:
+        _job.leave_for_ever()
 
 
 def join(timeout: float) -> Job:
     """Returns this process's job, which the first call creates. Argument and errors: see Job."""
     global _job
+    if _abandoned.is_set():
+        raise dist.DistBackendError("this process has left MPI, because a rank was lost")
     with _starting:
         if _job is None:
             _job = Job(timeout)
@@ -159,7 +188,7 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
         answer = comm.Irecv([told, len(told), MPI.INT64_T], source=first, tag=tag)
         status = MPI.Status()
         late = deadline + _ANSWER_TIME
-        if not poll(lambda: answer.Test(status), lambda: time.monotonic() > late):
+        if not poll(lambda: answer.Test(status), lambda: _is_over(late)):
             _cancel(answer)
             return [first]
         here.Wait()
@@ -172,7 +201,7 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
                 del arrivals[rank]
         return not arrivals
 
-    poll(are_all_here, lambda: time.monotonic() > deadline)
+    poll(are_all_here, lambda: _is_over(deadline))
     missing = sorted(arrivals) if name_all else sorted(arrivals)[:1]
     word = array("q", missing)
     words = [comm.Isend([word, len(word), MPI.INT64_T], dest=rank, tag=tag) for rank in others if rank not in arrivals]
@@ -180,6 +209,10 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
         _cancel(request)
     MPI.Request.Waitall(words)
     return missing
+
+
+def _is_over(deadline: float) -> bool:
+    return _abandoned.is_set() or time.monotonic() > deadline
 
 
 def _cancel(request: MPI.Request) -> None:
