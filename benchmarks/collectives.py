@@ -32,7 +32,7 @@ from engine.gate import LAUNCHED  # noqa: E402
 PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
-COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 ROUND = 0.1  # seconds that a peer is measured in one round, more or less
 STEPS = 0.5  # the same for training steps
 Row = dict[str, float]  # microseconds, by peer
@@ -58,6 +58,7 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
     share = max(1, size // 4 // world)
     count = max(1, size // 4) if name in ("all_reduce", "broadcast") else share * world
     whole, part, copy = torch.zeros(count), torch.zeros(share), torch.zeros(count)
+    dealt_out = floats(copy, share)
 
     comm, all_of_it = groups["comm"], floats(whole, count)
     dealt, mine = floats(whole, share), floats(part, share)
@@ -67,6 +68,7 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
         "broadcast": lambda: comm.Bcast(all_of_it),
         "all_gather": lambda: comm.Allgather(mine, dealt),
         "reduce_scatter": lambda: comm.Reduce_scatter_block(dealt, mine),
+        "all_to_all": lambda: comm.Alltoall(dealt, dealt_out),
     }
     # The names before torch 2.13 would warn at each call, which takes its time.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -76,6 +78,7 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
         "broadcast": lambda group: dist.broadcast(whole, 0, group=group),
         "all_gather": lambda group: all_gather(whole, part, group=group),
         "reduce_scatter": lambda group: reduce_scatter(part, whole, group=group),
+        "all_to_all": lambda group: dist.all_to_all_single(copy, whole, group=group),
     }
     ours: dict[str, Callable[[], object]] = {}
     ours |= {peer: functools.partial(backend[name], groups[peer]) for peer in ("mpi", "ucc") if peer in groups}

@@ -79,8 +79,8 @@ class Agreement(ABC):
         """Whether all ranks have announced their operation."""
 
     @abstractmethod
-    def _result(self) -> tuple[bool, Votes]:
-        """Whether all ranks announced the same operation, and the votes."""
+    def _result(self) -> Votes | None:
+        """Returns the votes, if all ranks announced the same operation."""
 
     def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> Votes:
         """Announces an operation, and waits until all other ranks have announced the same.
@@ -95,9 +95,10 @@ class Agreement(ABC):
         """
         self.roll_call.announced += 1
         self.start(what, vote)
-        self._wait(self._is_answered, is_over, spin)
-        is_same, votes = self._result()
-        if not is_same:
+        if not self._is_answered():
+            self._wait(self._is_answered, is_over, spin)
+        votes = self._result()
+        if votes is None:
             # Kept in an attribute, because the library may still write to it after this rank has given up.
             self._texts = texts = self._begin_texts(what)
             self._wait(texts.are_complete, is_over, spin)
@@ -109,7 +110,7 @@ class Agreement(ABC):
         if self._texts is None:
             if not self._is_answered():
                 return False
-            if self._result()[0]:
+            if self._result() is not None:
                 return True
             self._texts = self._begin_texts(what)
         if self._texts.are_complete():

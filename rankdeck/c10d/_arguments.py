@@ -63,8 +63,6 @@ def operation(
     """
 
     def full(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        if not named and len(given) == leading + 1 and type(given[leading]) in _OPTIONS:
-            return given
         first, rest = list(given[:leading]), given[leading:]
         first += [named.pop(word) for word in tuple(named) if word not in (*words, "opts")]
         if len(first) > leading or len(rest) > max(1, len(words)):
@@ -83,7 +81,9 @@ def operation(
         @functools.wraps(method)
         def call(self: Any, *given: Any, **named: Any) -> Any:
             try:
-                return method(self, *given, **named) if options is None else method(self, *full(given, named))
+                if options is None or (not named and len(given) == leading + 1 and type(given[leading]) in _OPTIONS):
+                    return method(self, *given, **named)
+                return method(self, *full(given, named))
             except (TypeError, ValueError) as error:
                 if not str(error).startswith(f"{name}: "):
                     error.args = (f"{name}: {error}",)
@@ -103,6 +103,8 @@ def check_rank(rank: int, world: int) -> int:
 
 def describe(tensors: Tensors) -> str:
     """Returns the number of elements and the dtype of each tensor, as text that all ranks must agree on."""
+    if len(tensors) == 1:
+        return f"{tensors[0].numel()} x {tensors[0].dtype}"
     return ", ".join([f"{tensor.numel()} x {tensor.dtype}" for tensor in tensors])
 
 

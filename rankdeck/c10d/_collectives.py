@@ -32,8 +32,8 @@ _LOGICAL = {
 }
 """For bool: a sum of bools is True if any of them is."""
 
-_NAMES = {kind: name for name, kind in ReduceOp.RedOpType.__members__.items()}
-"""By torch's number of an operation, because its own `name` takes a microsecond."""
+_NAMES = {kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()}
+"""By torch's number of an operation, which is its hash: other ways to this number or the name take a microsecond."""
 
 
 class Reduction(NamedTuple):
@@ -51,6 +51,7 @@ class Reductions(Generic[Op, Datatype]):
     def __init__(self, backend: str, operations: Mapping[str, Op], datatypes: Mapping[torch.dtype, Datatype]) -> None:
         self._backend = backend
         self._table: dict[tuple[torch.dtype, str], tuple[Op, Datatype] | None] = {}
+        self._found: dict[tuple[torch.dtype, int], Reduction] = {}
         kinds: tuple[tuple[tuple[torch.dtype, ...], dict[str, str]], ...] = (
             (FLOATS, {**_LINEAR, **_ORDERED}),
             (COMPLEX, _LINEAR),
@@ -70,14 +71,18 @@ class Reductions(Generic[Op, Datatype]):
 
     def __call__(self, op: Any, dtype: torch.dtype) -> Reduction:
         """Returns how to do a `torch.distributed.ReduceOp` on a dtype. Raises TypeError if it is not supported."""
-        name = _NAMES[op.op]
+        if (found := self._found.get((dtype, hash(op)))) is not None:
+            return found
+        name = _NAMES[hash(op)]
         try:
             native = self._table[dtype, name]
         except KeyError:
             able = ", ".join(one for known, one in self._table if known is dtype)
             hint = f"it supports {able}" if able else "it can be moved, but not reduced: convert it first"
             raise TypeError(f"the backend {self._backend} can't reduce {dtype} by {name}; {hint}") from None
-        return Reduction(name, op.factor if name == "PREMUL_SUM" else None, native)
+        if name == "PREMUL_SUM":
+            return Reduction(name, op.factor, native)
+        return self._found.setdefault((dtype, hash(op)), Reduction(name, None, native))
 
 
 def combine(rows: torch.Tensor, op: Reduction) -> torch.Tensor:

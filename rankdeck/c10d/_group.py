@@ -4,6 +4,9 @@ that are not contiguous, or on a GPU). `_operations` runs the operations."""
 
 from __future__ import annotations
 
+import functools
+import operator
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +16,8 @@ import torch.distributed as dist
 from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d._agreement import SharedError
 from rankdeck.c10d._arguments import check_rank, check_share, cut, deal, describe, joined, only, operation, sizes_of
-from rankdeck.c10d._group_base import GroupBase
-from rankdeck.c10d._tensors import Staged, Tensors, check_writable, overlaps
+from rankdeck.c10d._group_base import GroupBase, nothing
+from rankdeck.c10d._tensors import Staged, Tensors, check_writable, overlaps, readable
 from rankdeck.c10d._work import Together, Votes, Work
 
 torch_options = c10d_library()
@@ -37,22 +40,21 @@ class ProcessGroup(GroupBase):
     def _all_reduce(self, tensors: Tensors, opts: Any) -> Work:
         if not tensors:
             raise ValueError("needs a tensor")
-        targets = self._in_place(tensors)
-        ops = [self._reduction(opts.reduceOp, target.tensor.dtype) for target in targets]
+        targets, kind = self._in_place(tensors), opts.reduceOp
+        ops = [self._reduction(kind, target.tensor.dtype) for target in targets]
 
         def action(votes: Votes) -> None:
             for target, op in zip(targets, ops):
                 self._collectives.all_reduce(target.host, op)
 
-        what = f"all_reduce({describe(tensors)}, {', '.join({op.name for op in ops})})"
-        return self._submit(what, action, tensors, opts, targets)
+        return self._submit(f"all_reduce({describe(tensors)}, {ops[0].name})", action, tensors, opts, targets)
 
     @operation("reduce", torch_options.ReduceOptions, 1, "root", "op", "timeout")
     def reduce(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Reduces one tensor to rank `opts.rootRank`, in place there. Tensors of other ranks stay unchanged."""
-        tensor, root = only(tensors), check_rank(opts.rootRank, self.size())
+        tensor, root = only(tensors), check_rank(opts.rootRank, self._world)
         op, (staged,) = self._reduction(opts.reduceOp, tensor.dtype), self._in_place([tensor])
-        targets = [staged] if self.rank() == root else []
+        targets = [staged] if self._rank == root else []
 
         def action(votes: Votes) -> None:
             self._collectives.reduce(staged.host if targets else None, staged.host, op, root)
@@ -62,8 +64,8 @@ class ProcessGroup(GroupBase):
     @operation("broadcast", torch_options.BroadcastOptions, 1, "root", "timeout")
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Sends the tensor of rank `opts.rootRank` to all."""
-        tensor, root = only(tensors), check_rank(opts.rootRank, self.size())
-        targets = [] if self.rank() == root else [self._writable(tensor)]
+        tensor, root = only(tensors), check_rank(opts.rootRank, self._world)
+        targets = [] if self._rank == root else [self._writable(tensor)]
         host = targets[0].host if targets else self._readable(tensor).host
 
         def action(votes: Votes) -> None:
@@ -80,7 +82,7 @@ class ProcessGroup(GroupBase):
 
         def action(votes: Votes) -> None:
             if len(set(sizes)) == 1:
-                gathered = torch.empty(self.size(), sizes[0], dtype=tensor.dtype)
+                gathered = torch.empty(self._world, sizes[0], dtype=tensor.dtype)
                 self._collectives.all_gather(gathered, source)
                 deal(gathered, targets)
             else:
@@ -102,11 +104,14 @@ class ProcessGroup(GroupBase):
     @operation("all_gather_single", torch_options.AllgatherOptions, 2, "timeout", wraps=False)
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:  # noqa: A002 - torch's name
         """Gathers one tensor from each rank on all of them, one after the other in the output."""
-        return self.all_gather_single_coalesced([output], [input], opts)
+        return self._all_gather_single([output], [input], opts)
 
     @operation("all_gather_single", torch_options.AllgatherOptions, 2, wraps=False)
     def all_gather_single_coalesced(self, output_lists: Tensors, input_list: Tensors, opts: Any = None) -> Work:
         """Gathers several tensors at once."""
+        return self._all_gather_single(output_lists, input_list, opts)
+
+    def _all_gather_single(self, output_lists: Tensors, input_list: Tensors, opts: Any) -> Work:
         targets, sources = self._pairs(output_lists, input_list, input_is_share=True)
 
         def action(votes: Votes) -> None:
@@ -136,19 +141,23 @@ class ProcessGroup(GroupBase):
     @operation("reduce_scatter_single", torch_options.ReduceScatterOptions, 2, "op", "timeout", wraps=False)
     def reduce_scatter_single(self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None) -> Work:
         """Reduces a tensor over all ranks; rank i keeps share i of the result."""
-        return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
+        return self._reduce_scatter_single([outputTensor], [inputTensor], opts)
 
     @operation("reduce_scatter_single", torch_options.ReduceScatterOptions, 2, wraps=False)
     def reduce_scatter_single_coalesced(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any = None) -> Work:
         """Reduces and scatters several tensors at once."""
+        return self._reduce_scatter_single(outputTensors, inputTensors, opts)
+
+    def _reduce_scatter_single(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any) -> Work:
         targets, sources = self._pairs(outputTensors, inputTensors, input_is_share=False)
-        ops = [self._reduction(opts.reduceOp, source.dtype) for source in sources]
+        kind = opts.reduceOp
+        ops = [self._reduction(kind, source.dtype) for source in sources]
 
         def action(votes: Votes) -> None:
             for target, source, op in zip(targets, sources, ops):
                 self._collectives.reduce_scatter(target.host, source, op)
 
-        what = f"reduce_scatter_single({describe(outputTensors)}, {', '.join({op.name for op in ops})})"
+        what = f"reduce_scatter_single({describe(outputTensors)}, {ops[0].name if ops else ''})"
         return self._submit(what, action, outputTensors, opts, targets)
 
     @operation("all_to_all_single", torch_options.AllToAllOptions, 4, "timeout", wraps=False)
@@ -166,7 +175,7 @@ class ProcessGroup(GroupBase):
         if output.dtype != tensor.dtype:
             raise ValueError(f"the output is {output.dtype}, and the tensor {tensor.dtype}")
         (target,), (source,) = self._targets([output]), self._sources([tensor])
-        incoming, outgoing = cut(output, output_splits, self.size()), cut(tensor, input_splits, self.size())
+        incoming, outgoing = cut(output, output_splits, self._world), cut(tensor, input_splits, self._world)
 
         def action(votes: Votes) -> None:
             given = source.clone() if overlaps(target.host, source) else source
@@ -184,8 +193,8 @@ class ProcessGroup(GroupBase):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Sends tensor i to rank i, which receives it in its output number of this rank."""
         for name, tensors in (("outputs", outputs), ("inputs", inputs)):
-            if len(tensors) != self.size() or any(one.dtype != inputs[0].dtype for one in tensors):
-                raise ValueError(f"needs {self.size()} {name}, one for each rank and all of one dtype")
+            if len(tensors) != self._world or any(one.dtype != inputs[0].dtype for one in tensors):
+                raise ValueError(f"needs {self._world} {name}, one for each rank and all of one dtype")
         targets, sources = self._targets(outputs), self._sources(inputs)
 
         def action(votes: Votes) -> None:
@@ -199,14 +208,14 @@ class ProcessGroup(GroupBase):
     @operation("gather", torch_options.GatherOptions, 2, "root", "timeout")
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Gathers one tensor from each rank on rank `opts.rootRank`; on other ranks, `output_lists` is empty."""
-        tensor, root = only(inputs), check_rank(opts.rootRank, self.size())
-        outputs: Tensors = only(output_lists) if self.rank() == root else []
-        if self.rank() == root:
+        tensor, root = only(inputs), check_rank(opts.rootRank, self._world)
+        outputs: Tensors = only(output_lists) if self._rank == root else []
+        if self._rank == root:
             self._sizes(outputs, tensor, equal=True)
         (source,), targets = self._sources([tensor]), self._targets(outputs)
 
         def action(votes: Votes) -> None:
-            gathered = torch.empty(self.size(), source.numel(), dtype=source.dtype) if targets else None
+            gathered = torch.empty(self._world, source.numel(), dtype=source.dtype) if targets else None
             self._collectives.gather(gathered, source, root)
             if gathered is not None:
                 deal(gathered, targets)
@@ -216,9 +225,9 @@ class ProcessGroup(GroupBase):
     @operation("gather_single")
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> Work:
         """Gathers one tensor from each rank on rank `opts.rootRank`, one after the other in the output."""
-        root = check_rank(opts.rootRank, self.size())
-        outputs = [output] if output is not None and self.rank() == root else []
-        targets, _ = self._pairs(outputs, [tensor] if self.rank() == root else [], input_is_share=True)
+        root = check_rank(opts.rootRank, self._world)
+        outputs = [output] if output is not None and self._rank == root else []
+        targets, _ = self._pairs(outputs, [tensor] if self._rank == root else [], input_is_share=True)
         (source,) = self._sources([tensor])
 
         def action(votes: Votes) -> None:
@@ -229,9 +238,9 @@ class ProcessGroup(GroupBase):
     @operation("scatter", torch_options.ScatterOptions, 2, "root", "timeout")
     def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:  # type: ignore[override]
         """Sends tensor i of rank `opts.rootRank` to rank i; on other ranks, `input_lists` is empty."""
-        output, root = only(outputs), check_rank(opts.rootRank, self.size())
-        tensors: Tensors = only(input_lists) if self.rank() == root else []
-        if self.rank() == root:
+        output, root = only(outputs), check_rank(opts.rootRank, self._world)
+        tensors: Tensors = only(input_lists) if self._rank == root else []
+        if self._rank == root:
             self._sizes(tensors, output, equal=True)
         (target,), sources = self._targets(outputs), self._sources(tensors)
 
@@ -243,7 +252,7 @@ class ProcessGroup(GroupBase):
     @operation("barrier", torch_options.BarrierOptions, 0, "timeout")
     def barrier(self, opts: Any = None) -> Work:
         """Waits until all ranks call this."""
-        return self._submit("barrier()", _nothing, [], opts)
+        return self._submit("barrier()", nothing, [], opts)
 
     # names up to torch 2.12
 
@@ -257,27 +266,44 @@ class ProcessGroup(GroupBase):
         """Returns memory of tensors that are read and then written. A tensor that occurs twice is read once for each time."""
         found: list[Staged] = []
         for tensor in tensors:
-            staged = self._readable(tensor)
-            check_writable(staged.tensor)
-            is_twice = any(staged.tensor is one.tensor for one in found)
-            found.append(staged._replace(host=staged.host.clone()) if is_twice else staged)
+            staged = readable(tensor, self._takes_cuda)
+            if staged.host is not staged.tensor:
+                check_writable(staged.tensor)
+            if found and any(staged.tensor is one.tensor for one in found):
+                staged = staged._replace(host=staged.host.clone())
+            found.append(staged)
         return found
 
     def _check_sizes(self, incoming: Sequence[int], outgoing: Sequence[int]) -> None:
-        """Raises SharedError on all ranks if a rank sends another number of elements than its receiver expects. A collective."""
-        sent, announced = torch.tensor(outgoing), torch.empty(self.size(), dtype=torch.int64)
-        self._collectives.all_to_all(announced, sent)
-        mine = [sender for sender, size in enumerate(announced.tolist()) if size != incoming[sender]]
-        wrong = torch.tensor([mine[0] * self.size() + self.rank() + 1 if mine else 0])
-        self._collectives.all_reduce(wrong, self._reduction(_LARGEST, wrong.dtype))
-        if pair := int(wrong):
-            sender, receiver = divmod(pair - 1, self.size())
-            raise SharedError(
-                f"rank {sender} does not send as many elements to rank {receiver} as rank {receiver} expects"
-            )
+        """Raises SharedError on all ranks if a rank sends another number of elements than its receiver expects. A collective: the ranks add
+        up what they send less what they expect, each number times the weight of its pair. If all fit, the sum is 0."""
+        to, come = self._weights
+        balance = sum(map(operator.mul, to, outgoing)) - sum(map(operator.mul, come, incoming))
+        total = torch.tensor([balance % _MODULUS])
+        self._collectives.all_reduce(total, self._reduction(_SUM, total.dtype))
+        if int(total) % _MODULUS:
+            raise SharedError(self._misfit(incoming, outgoing))
+
+    @functools.cached_property
+    def _weights(self) -> tuple[list[int], list[int]]:
+        """Odd numbers without a pattern, one for each pair of ranks: of this rank as the sender, and as the receiver."""
+        rank, world = self._rank, self._world
+        pairs = [(rank, other) for other in range(world)], [(other, rank) for other in range(world)]
+        to, come = ([zlib.crc32(repr(pair).encode()) | 1 for pair in side] for side in pairs)
+        return to, come
+
+    def _misfit(self, incoming: Sequence[int], outgoing: Sequence[int]) -> str:
+        """Finds the first pair of ranks whose sizes do not fit. A collective."""
+        announced = torch.empty(self._world, dtype=torch.int64)
+        self._collectives.all_to_all(announced, torch.tensor(outgoing))
+        wrong = [sender for sender, size in enumerate(announced.tolist()) if size != incoming[sender]]
+        found = torch.tensor([wrong[0] * self._world + self._rank if wrong else -1])
+        self._collectives.all_reduce(found, self._reduction(_LARGEST, found.dtype))
+        sender, receiver = divmod(int(found), self._world)
+        return f"rank {sender} does not send as many elements to rank {receiver} as rank {receiver} expects"
 
     def _sizes(self, tensors: Tensors, mine: torch.Tensor, equal: bool = False) -> list[int]:
-        return sizes_of(tensors, mine, self.rank(), self.size(), equal)
+        return sizes_of(tensors, mine, self._rank, self._world, equal)
 
     def _pairs(
         self, outputs: Tensors, inputs: Tensors, input_is_share: bool
@@ -286,7 +312,7 @@ class ProcessGroup(GroupBase):
         if len(outputs) != len(inputs):
             raise ValueError(f"{len(outputs)} outputs do not fit {len(inputs)} inputs")
         for output, tensor in zip(outputs, inputs):
-            check_share(output, tensor, self.size(), input_is_share)
+            check_share(output, tensor, self._world, input_is_share)
         return self._targets(outputs), self._sources(inputs)
 
     def _targets(self, outputs: Tensors) -> list[Staged]:
@@ -296,8 +322,6 @@ class ProcessGroup(GroupBase):
         return [self._readable(tensor).host for tensor in inputs]
 
 
-_LARGEST = dist.ReduceOp(dist.ReduceOp.MAX)
+_SUM, _LARGEST = dist.ReduceOp(dist.ReduceOp.SUM), dist.ReduceOp(dist.ReduceOp.MAX)
 
-
-def _nothing(votes: Votes) -> None:
-    """The action of a barrier: the agreement before it is enough."""
+_MODULUS = 1 << 40  # of sums over all ranks, so that they fit in 64 bits

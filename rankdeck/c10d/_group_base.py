@@ -11,13 +11,16 @@ import torch.distributed as dist
 from rankdeck._torch_compat import c10d_library
 from rankdeck.c10d import _tensors
 from rankdeck.c10d._arguments import check_rank, describe, full_tag, only, operation
-from rankdeck.c10d._background import name_ranks
 from rankdeck.c10d._collectives import Collectives
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._tensors import Staged, Tensors
-from rankdeck.c10d._work import Messages, Together, Work
+from rankdeck.c10d._work import Messages, Together, Votes, Work
 
 torch_options = c10d_library()
+
+
+def nothing(votes: Votes) -> None:
+    """The action of a barrier: the agreement before it is enough."""
 
 
 class GroupBase(dist.ProcessGroup):
@@ -36,15 +39,12 @@ class GroupBase(dist.ProcessGroup):
     ) -> None:
         # torch's stubs know only the constructor with a store, which classes written in Python can't use.
         super().__init__(rank, size)  # type: ignore[call-arg]
+        self._rank, self._world = rank, size  # the methods of torch take a microsecond
         self._description = ""
         self._collectives, self._reduction = collectives, collectives.reduction
         self._operations, self._messages = operations, messages
         self._submit = operations.submit
         self._takes_cuda = takes_cuda
-
-    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
-        """Waits until all ranks call this. Returns the ranks that did not; only the first of them unless `name_all`."""
-        raise NotImplementedError
 
     # names and settings
 
@@ -96,7 +96,7 @@ class GroupBase(dist.ProcessGroup):
 
     @operation("send")
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
-        check_rank(dstRank, self.size())
+        check_rank(dstRank, self._world)
         host = self._readable(only(tensors)).host
         full = full_tag(tag, host.dtype, self._messages.tags)
         what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
@@ -104,7 +104,7 @@ class GroupBase(dist.ProcessGroup):
 
     @operation("recv")
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
-        return self._receive_from(tensors, check_rank(srcRank, self.size()), tag, f"rank {srcRank}")
+        return self._receive_from(tensors, check_rank(srcRank, self._world), tag, f"rank {srcRank}")
 
     @operation("recv")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
@@ -133,14 +133,13 @@ class GroupBase(dist.ProcessGroup):
     end_coalescing = _end_coalescing
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks call this, and reports missing ranks. `timeout`: the longest wait; None: the group's timeout.
-        `wait_all_ranks`: name all missing ranks, not only the first. Raises torch.distributed.DistBackendError: ranks are missing. The
-        group can't be used after that."""
-        self._operations.check_usable("monitored_barrier()")
-        limit = timeout.total_seconds() if timeout else self._operations.timeout
-        missing = self._find_missing(limit, wait_all_ranks)
-        if missing:
-            raise self._operations.fail(f"monitored_barrier(): {name_ranks(missing)} did not come within {limit:g} s")
+        """Waits until all ranks call this. `timeout`: the longest wait; None: the group's timeout. `wait_all_ranks`: of torch's method;
+        the error names all missing ranks in any case. Raises torch.distributed.DistBackendError: ranks are missing. The group can't be
+        used after that."""
+        options = torch_options.BarrierOptions()
+        if timeout is not None:
+            options.timeout = timeout
+        self._submit("monitored_barrier()", nothing, [], options).wait()
 
     # the end
 

@@ -11,7 +11,6 @@ Point-to-point transfers are independent of them.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankdeck._torch_compat import inference_guard
 from rankdeck.c10d._agreement import ASKING_TIME, LEAVES, Agreement, NotHereError, SharedError
 from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged, Tensors
@@ -36,6 +36,8 @@ _REPORT_TIME = ASKING_TIME + 1.0
 _DRAIN_TIME = 10.0  # seconds that a leaving rank waits until others have received its messages
 
 _DRAIN_PAUSE = 0.001
+
+_InferenceMode = inference_guard()
 
 _kept: list[object] = []  # buffers of failed operations, to which the library may still write
 
@@ -68,6 +70,7 @@ class Operations:
         self._pending: dict[int, Work] = {}
         self._unfinished = 0  # number of pending collectives
         self._running: Operation | None = None
+        self._deadline = 0.0  # of the running collective
         self._together: list[Work] | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"rankdeck {name}", daemon=True)
@@ -117,7 +120,8 @@ class Operations:
                 self._run(operation, SPIN_TIME)
             finally:
                 self._turn.release()
-            operation.wait()
+            if operation.error is not None:
+                raise operation.error
         elif self._together is not None:
             self._together.append(operation)
         return operation
@@ -137,11 +141,9 @@ class Operations:
         """Runs a collective. Any error fails the group, because ranks may no longer be at the same operation."""
         self._running = operation
         try:
-            is_over = functools.partial(
-                self._is_over, operation.deadline
-            )  # no reference to the operation: the agreement keeps this
-            votes = self._agreement.reach(operation.what, operation.vote, is_over, spin)
-            with torch.inference_mode():
+            self._deadline = operation.deadline
+            votes = self._agreement.reach(operation.what, operation.vote, self._is_over, spin)
+            with _InferenceMode(True):
                 operation.action(votes)
                 for target in operation.targets:
                     target.give_back()
@@ -163,8 +165,8 @@ class Operations:
         finally:
             self._running = None
 
-    def _is_over(self, deadline: float) -> bool:
-        return self._failure is not None or time.monotonic() > deadline
+    def _is_over(self) -> bool:
+        return self._failure is not None or time.monotonic() > self._deadline
 
     # point to point
 

@@ -18,6 +18,8 @@ DTYPES = (
 
 DTYPE_NUMBERS = {getattr(torch, name): number for number, name in enumerate(DTYPES, 1) if hasattr(torch, name)}
 
+_STRIDED = torch.strided
+
 _PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
 """Types of tensors that have memory of their own."""
 
@@ -32,7 +34,7 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
                 f"a {type(tensor).__name__} can't be sent: pass the tensor that it wraps, such as to_local() of a DTensor"
             )
         tensor = wait()
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not _STRIDED:
         raise TypeError(f"a tensor of layout {tensor.layout} can't be sent: call to_dense() first")
     if tensor.is_nested or tensor.is_quantized:
         raise TypeError("a nested or quantized tensor can't be sent: send its parts as plain tensors")
@@ -66,6 +68,8 @@ class Staged(NamedTuple):
 def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
     """Returns memory with a tensor's contents; the library may also write to it. Called in the thread that called torch. Waits for that
     thread's CUDA stream, which may still be writing the contents. Raises TypeError: see `_own`."""
+    if _is_simple(tensor):
+        return Staged(tensor, tensor)
     tensor = _own(tensor)
     if _is_direct(tensor, takes_cuda):
         _synchronize(tensor)
@@ -78,6 +82,8 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
 def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
     """Returns memory of a tensor's shape and dtype, whose contents the library replaces. Waits for the thread's CUDA stream, which may
     still be using the tensor. Arguments and errors: see `readable`, and `check_writable`."""
+    if _is_simple(tensor):
+        return Staged(tensor, tensor)
     tensor = _own(tensor)
     check_writable(tensor)
     _synchronize(tensor)
@@ -85,6 +91,18 @@ def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
         return Staged(tensor, tensor)
     with torch.inference_mode():
         return Staged(tensor, torch.empty(tensor.shape, dtype=tensor.dtype))
+
+
+def _is_simple(tensor: torch.Tensor) -> bool:
+    """Whether all is well with a tensor at the first look, as with most: contiguous on the CPU, with memory of its own."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and tensor.layout is _STRIDED
+        and tensor.is_contiguous()
+        and tensor.data_ptr() != 0
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_nested or tensor.is_quantized)
+    )
 
 
 def check_writable(tensor: torch.Tensor) -> None:

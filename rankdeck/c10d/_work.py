@@ -39,6 +39,8 @@ _NO_TIMEOUT = timedelta(0)  # torch passes this if the caller gives no timeout
 _HELD_BY_NOBODY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
 """Up to torch 2.6, a work that was passed to C++ dies when Python holds no reference to it (pytorch#146376)."""
 
+_changing = Lock()  # held while an operation ends or gets its future
+
 _held: set[dist.Work] = set()  # with such a torch: works for which nobody has waited or requested the future
 
 
@@ -65,22 +67,24 @@ class Votes(NamedTuple):
     smallest: int
 
 
+NO_VOTES = Votes(0, 0)  # of most collectives
+
+
 class Work(dist.Work):
     """An operation of a process group, with its name and arguments for messages."""
 
     is_transfer = False  # whether this is a point-to-point operation
+    error: Exception | None = None
+    _finished = False
+    _future: Future[list[torch.Tensor]] | None = None
 
     def __init__(self, what: str, outputs: Sequence[torch.Tensor], timeout: float) -> None:
         super().__init__()
         self.what = what
         self.seconds = timeout
         self.deadline = time.monotonic() + timeout
-        self.depth = callback_depth()
+        self.depth = _here.depth
         self._outputs = outputs
-        self._error: Exception | None = None
-        self._finished = False
-        self._future: Future[list[torch.Tensor]] | None = None
-        self._changing = Lock()
         self._running = Lock()
         self._running.acquire()
         if _HELD_BY_NOBODY:
@@ -88,10 +92,10 @@ class Work(dist.Work):
 
     def finish(self, error: Exception | None = None) -> None:
         """Marks it as ended, successfully or with an error. Only the first call counts."""
-        with self._changing:
+        with _changing:
             if self._finished:
                 return
-            self._error, self._finished = error, True
+            self.error, self._finished = error, True
             future = self._future
         self._running.release()
         if future is not None:
@@ -104,8 +108,8 @@ class Work(dist.Work):
             self._wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         if _HELD_BY_NOBODY:
             _held.discard(self)
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return True
 
     def _wait(self, seconds: float | None) -> None:
@@ -117,10 +121,10 @@ class Work(dist.Work):
         return self._finished
 
     def is_success(self) -> bool:
-        return self._finished and self._error is None
+        return self._finished and self.error is None
 
     def exception(self) -> Exception | None:
-        return self._error
+        return self.error
 
     def result(self) -> list[torch.Tensor]:
         """Waits, and returns the tensors that it has written."""
@@ -133,7 +137,7 @@ class Work(dist.Work):
 
     def get_future(self) -> Future[list[torch.Tensor]]:
         """Returns a future of the tensors. An error arrives in it as a RuntimeError with the same message."""
-        with self._changing:
+        with _changing:
             if self._future is None:
                 devices = list({one.device: None for one in self._outputs if one.is_cuda})
                 self._future = Future(devices=[*devices])
@@ -152,13 +156,15 @@ class Work(dist.Work):
             _held.discard(self)
 
     def _value(self, future: Future[list[torch.Tensor]]) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return future.value()
 
 
 class Operation(Work):
     """A collective, whose action runs once all ranks agree on it. `what`: the text that all ranks must agree on."""
+
+    in_caller = False  # whether the thread that called torch runs it
 
     def __init__(
         self,
@@ -171,7 +177,6 @@ class Operation(Work):
     ) -> None:
         super().__init__(what, outputs, timeout)
         self.action, self.targets, self.vote = action, targets, vote
-        self.in_caller = False  # whether the thread that called torch runs it
 
 
 class Request(Protocol):
@@ -219,14 +224,13 @@ class Together(dist.Work):
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 
-_here = threading.local()
+class _Here(threading.local):
+    depth = 0  # nesting depth of callbacks in the current thread; 0: not in a callback
+
+
+_here = _Here()
 _queues: list[SimpleQueue[Callable[[], object]]] = []
 _starting = threading.Lock()
-
-
-def callback_depth() -> int:
-    """Returns the nesting depth of callbacks in the current thread; 0: not in a callback."""
-    return int(getattr(_here, "depth", 0))
 
 
 def _complete_later(begun_at: int, complete: Callable[[], object]) -> None:
@@ -240,7 +244,7 @@ def _complete_later(begun_at: int, complete: Callable[[], object]) -> None:
 
 def settle_callbacks(seconds: float) -> None:
     """Waits at most `seconds` until the futures of all ended collectives are completed. Does nothing in a callback."""
-    for queue in _queues if not callback_depth() else ():
+    for queue in _queues if not _here.depth else ():
         is_settled = threading.Event()
         queue.put(is_settled.set)
         is_settled.wait(seconds)

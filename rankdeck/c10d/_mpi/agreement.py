@@ -8,7 +8,7 @@ from array import array
 from mpi4py import MPI
 
 from rankdeck.c10d import _agreement
-from rankdeck.c10d._work import Messages, Votes
+from rankdeck.c10d._work import NO_VOTES, Messages, Votes
 
 
 class Agreement(_agreement.Agreement):
@@ -32,6 +32,8 @@ class Agreement(_agreement.Agreement):
     def _is_answered(self) -> bool:
         return self._request.Test()
 
-    def _result(self) -> tuple[bool, Votes]:
-        found = self._all
-        return not found[0] + found[1], Votes(found[2], -found[3])
+    def _result(self) -> Votes | None:
+        same, opposite, largest, smallest = self._all
+        if same + opposite:
+            return None
+        return Votes(largest, -smallest) if largest or smallest else NO_VOTES

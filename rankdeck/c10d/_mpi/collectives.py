@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from rankdeck.c10d import _collectives
 from rankdeck.c10d._collectives import Reduction
 from rankdeck.c10d._mpi import tensors as mpi_tensors
 from rankdeck.c10d._mpi.job import Communicator
-from rankdeck.c10d._mpi.tensors import Block, buffer, memory, pieces, unit
+from rankdeck.c10d._mpi.tensors import buffer, memory, moved, pieces, unit
 from rankdeck.c10d._tensors import Tensors, overlaps
 
 _PIECE = 1 << 19
@@ -27,6 +26,8 @@ _ALL_REDUCED_AT_ONCE = 1 << 24
 
 _SCATTERED_AT_ONCE = 1 << 18
 """Bytes of a rank's share up to which MPI_Reduce_scatter_block is fastest if all ranks share memory."""
+
+_TAG = 0  # of the messages of an all-to-all of different sizes
 
 _IN_PLACE: Any = MPI.IN_PLACE  # mpi4py's stubs do not accept it in place of a list
 
@@ -58,10 +59,7 @@ class Collectives(_collectives.Collectives):
             self._comm.Bcast(buffer(piece, unit(tensor)), root=root)
 
     def _all_gather(self, output: torch.Tensor, tensor: torch.Tensor, in_place: bool) -> None:
-        with ExitStack() as stack:
-            count, datatype = _block(stack, tensor)
-            here = _IN_PLACE if in_place else [memory(tensor), count, datatype]
-            self._comm.Allgather(here, [memory(output), count, datatype])
+        self._comm.Allgather(_IN_PLACE if in_place else moved(tensor), moved(output, self.size))
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Reduction) -> None:
         limit = mpi_tensors.COUNT_LIMIT
@@ -78,40 +76,23 @@ class Collectives(_collectives.Collectives):
         self._comm.Reduce_scatter_block(here, there, op=operation)
 
     def gather(self, output: torch.Tensor | None, tensor: torch.Tensor, root: int) -> None:
-        with ExitStack() as stack:
-            count, datatype = _block(stack, tensor)
-            there = None if output is None else [memory(output), count, datatype]
-            self._comm.Gather([memory(tensor), count, datatype], there, root=root)
+        self._comm.Gather(moved(tensor), None if output is None else moved(output, self.size), root=root)
 
     def scatter(self, output: torch.Tensor, tensor: torch.Tensor | None, root: int) -> None:
-        with ExitStack() as stack:
-            count, datatype = _block(stack, output)
-            here = None if tensor is None else [memory(tensor), count, datatype]
-            self._comm.Scatter(here, [memory(output), count, datatype], root=root)
+        self._comm.Scatter(None if tensor is None else moved(tensor, self.size), moved(output), root=root)
 
     def _all_to_all(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        with ExitStack() as stack:
-            count, datatype = _block(stack, tensor, self.size)
-            self._comm.Alltoall([memory(tensor), count, datatype], [memory(output), count, datatype])
+        self._comm.Alltoall(moved(tensor, self.size), moved(output, self.size))
 
     def all_to_all_uneven(self, outputs: Tensors, tensors: Tensors) -> None:
-        with ExitStack() as stack:
-
-            def addressed(pieces: Tensors) -> Any:
-                types = [stack.enter_context(Block(unit(one), one.numel(), one.data_ptr())) for one in pieces]
-                return [MPI.BOTTOM, [1] * len(types), [0] * len(types), types]
-
-            self._comm.Alltoallw(addressed(tensors), addressed(outputs))
+        comm = self._comm
+        requests = [comm.Irecv(moved(one), rank, _TAG) for rank, one in enumerate(outputs) if one.numel()]
+        requests += [comm.Isend(moved(one), rank, _TAG) for rank, one in enumerate(tensors) if one.numel()]
+        MPI.Request.Waitall(requests)
 
     def _pieces(self, tensor: torch.Tensor, at_once: int) -> Sequence[torch.Tensor]:
         """The pieces of a tensor to reduce, one in each call. Tensors of up to `at_once` bytes are not divided."""
+        if tensor.nbytes <= at_once and tensor.numel() <= mpi_tensors.COUNT_LIMIT:
+            return (tensor,)
         in_caches = self._comm.on_one_node and tensor.nbytes > at_once
         return pieces(tensor, _PIECE // tensor.element_size() if in_caches else mpi_tensors.COUNT_LIMIT)
-
-
-def _block(stack: ExitStack, tensor: torch.Tensor, shares: int = 1) -> tuple[int, MPI.Datatype]:
-    """Count and datatype of a tensor, or of one of its shares."""
-    count = tensor.numel() // shares
-    if count <= mpi_tensors.COUNT_LIMIT:
-        return count, unit(tensor)
-    return 1, stack.enter_context(Block(unit(tensor), count))

@@ -11,11 +11,9 @@ from rankdeck.c10d._mpi import job as mpi_job
 from rankdeck.c10d._mpi import tensors as mpi_tensors
 from rankdeck.c10d._mpi.agreement import Agreement
 from rankdeck.c10d._mpi.collectives import Collectives
-from rankdeck.c10d._mpi.job import Job, meet
+from rankdeck.c10d._mpi.job import Job
 from rankdeck.c10d._mpi.messages import Messages
 from rankdeck.c10d._operations import Operations
-
-_BARRIER_TAGS = 32768  # monitored barriers use these tags one after the other; every MPI allows this number
 
 
 class ProcessGroup(_group.ProcessGroup):
@@ -37,8 +35,6 @@ class ProcessGroup(_group.ProcessGroup):
             messages,
             mpi_tensors.takes_cuda(),
         )
-        self._comm = comm
-        self._barriers = 0
 
     @classmethod
     def create(cls, name: str, ranks: Sequence[int], timeout: timedelta, rank: int | None) -> ProcessGroup:
@@ -60,7 +56,3 @@ class ProcessGroup(_group.ProcessGroup):
                 "MPI: let RANK be MPI's own (OMPI_COMM_WORLD_RANK or PMI_RANK), or leave RANK and WORLD_SIZE unset"
             )
         return cls(job, name, ranks, timeout.total_seconds())
-
-    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
-        self._barriers += 1
-        return meet(self._comm, range(self.size()), self._barriers % _BARRIER_TAGS, seconds, name_all)

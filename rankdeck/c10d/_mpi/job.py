@@ -176,10 +176,9 @@ def join(timeout: float) -> Job:
         return _job
 
 
-def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, name_all: bool = True) -> list[int]:
+def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float) -> list[int]:
     """Waits until all of some ranks of a communicator have called this. The first rank finds the missing ones, and tells the others.
-    `ranks`: the ranks, this one included; the same list on each. `name_all`: whether to wait for the deadline to name all missing ranks;
-    otherwise only one is named. Returns the missing ranks; if empty, every rank knows that none is missing."""
+    `ranks`: the ranks, this one included; the same list on each. Returns the missing ranks; if empty, every rank knows that none is missing."""
     first, others = ranks[0], list(ranks[1:])
     deadline = time.monotonic() + timeout
     if comm.rank != first:
@@ -202,7 +201,7 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
         return not arrivals
 
     poll(are_all_here, lambda: _is_over(deadline))
-    missing = sorted(arrivals) if name_all else sorted(arrivals)[:1]
+    missing = sorted(arrivals)
     word = array("q", missing)
     words = [comm.Isend([word, len(word), MPI.INT64_T], dest=rank, tag=tag) for rank in others if rank not in arrivals]
     for request in arrivals.values():

@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 
 from rankdeck.c10d._arguments import DTYPES_OF_A_TAG
-from rankdeck.c10d._mpi.tensors import start
+from rankdeck.c10d._mpi.tensors import moved
 from rankdeck.c10d._tensors import DTYPES
 
 
@@ -34,7 +34,7 @@ class Messages:
         self._status = MPI.Status()
 
     def send(self, host: torch.Tensor, rank: int, tag: int) -> _Send:
-        return _Send(start(host, lambda message: self._comm.Isend(message, rank, tag)))
+        return _Send(self._comm.Isend(moved(host), rank, tag))
 
     def receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Receive:
         receive = _Receive(self, host, rank, tag)
@@ -106,7 +106,7 @@ class _Receive:
             self._error = f"{arrived.size} bytes came from rank {source} for a tensor of {host.nbytes}"
         if self._error:
             self._host = host = torch.empty(arrived.size, dtype=torch.uint8)
-        self._request = start(host, arrived.message.Irecv)
+        self._request = arrived.message.Irecv(moved(host))
 
     def is_done(self) -> bool:
         if self._request is None:

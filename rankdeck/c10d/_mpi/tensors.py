@@ -3,8 +3,9 @@ uses a datatype of the item's size, so that every dtype works."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,35 +49,22 @@ def buffer(tensor: torch.Tensor, datatype: MPI.Datatype) -> list[Any]:
     return [memory(tensor), tensor.numel(), datatype]
 
 
-def start(host: torch.Tensor, call: Callable[[Any], MPI.Request]) -> MPI.Request:
-    """Starts a transfer of a whole tensor. `call` gets it as MPI's buffer."""
-    if host.numel() <= COUNT_LIMIT:
-        return call([memory(host), host.numel(), unit(host)])
-    with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
-        return call([memory(host), 1, datatype])
+def moved(tensor: torch.Tensor, shares: int = 1) -> list[Any]:
+    """Returns a tensor that is moved and not reduced, as MPI's buffer, with the count of one of its shares."""
+    count = tensor.numel() // shares
+    if count <= COUNT_LIMIT:
+        return [memory(tensor), count, unit(tensor)]
+    return [memory(tensor), 1, _block(tensor.element_size(), count)]
+
+
+@functools.cache  # never freed: a program moves few such sizes
+def _block(size: int, count: int) -> MPI.Datatype:
+    """Returns a datatype of `count` items of `size` bytes, for more of them than a C int can count."""
+    starts = range(0, count, COUNT_LIMIT)
+    lengths = [min(COUNT_LIMIT, count - start) for start in starts]
+    return _UNITS[size].Create_hindexed(lengths, [start * size for start in starts]).Commit()
 
 
 def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:
     """Divides a contiguous tensor into pieces of at most `most` items, and no more than MPI supports in one call."""
     return _tensors.pieces(tensor, min(most, COUNT_LIMIT))
-
-
-class Block:
-    """A datatype of `count` items, for more of them than a C int can count. A context manager: the datatype exists inside. `address`:
-    address of the items, for MPI_BOTTOM; 0: the call passes it."""
-
-    def __init__(self, item: MPI.Datatype, count: int, address: int = 0) -> None:
-        self._item, self._count, self._address = item, count, address
-
-    def __enter__(self) -> MPI.Datatype:
-        size = self._item.Get_size()
-        lengths, places = [], []
-        for at in range(0, self._count, COUNT_LIMIT):
-            lengths.append(min(COUNT_LIMIT, self._count - at))
-            places.append(self._address + at * size)
-        self._datatype = self._item.Create_hindexed(lengths, places)
-        self._datatype.Commit()
-        return self._datatype
-
-    def __exit__(self, *error: object) -> None:
-        self._datatype.Free()

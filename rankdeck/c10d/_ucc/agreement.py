@@ -44,7 +44,13 @@ class Agreement(_agreement.Agreement):
             return is_over()
 
         self._team.is_over = is_given_up
-        return super().reach(what, vote, is_given_up, spin)
+        try:
+            return super().reach(what, vote, is_given_up, spin)
+        except _agreement.SharedError:
+            raise
+        except BaseException:
+            self._team.context.broken = True
+            raise
 
     def _is_answered(self) -> bool:
         return self._call.is_done()
@@ -56,22 +62,15 @@ class Agreement(_agreement.Agreement):
             self._peers.check()
         return False
 
-    def _result(self) -> tuple[bool, Votes]:
+    def _result(self) -> Votes | None:
         found = self._all[:]
         hashes = found[::2]
         if hashes.count(hashes[0]) == self._team.size and hashes[0] != _MISSING:
-            return True, Votes(max(found[1::2]), min(found[1::2]))
+            return Votes(max(found[1::2]), min(found[1::2]))
         silent = [rank for rank, value in enumerate(hashes) if value == _MISSING]
         if silent:
             raise UccError(f"UCC reports success, but the data of ranks {silent} is missing")
-        return False, Votes(0, 0)
+        return None
 
     def free(self) -> None:
         self._call.free()
-
-    def _wait(self, is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float) -> None:
-        try:
-            super()._wait(is_done, is_over, spin)
-        except BaseException:
-            self._team.context.broken = True
-            raise

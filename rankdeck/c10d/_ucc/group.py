@@ -7,14 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from rankdeck.c10d import _group
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._ucc import process as ucc_process
 from rankdeck.c10d._ucc.agreement import Agreement
 from rankdeck.c10d._ucc.collectives import Collectives
-from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.peers import PeerGoneError, Peers
 from rankdeck.c10d._ucc.process import Place
 from rankdeck.c10d._ucc.transfers import TAGS, Transfer
@@ -44,20 +42,11 @@ class ProcessGroup(_group.ProcessGroup):
 
         operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
         super().__init__(rank, size, Collectives(place.team), operations, messages)
-        self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
     def abort(self) -> None:
         """Ends all operations with an error, without waiting for other ranks. The memory of operations that hang in UCC is not freed."""
         self._place.team.context.broken = True
         super().abort()
-
-    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
-        exchange = Exchange(self._store, self.rank(), self.size(), time.monotonic() + seconds)
-        try:
-            exchange.all_gather(b"")
-        except MissingError as error:
-            return error.ranks if name_all else error.ranks[:1]
-        return []
 
 
 class Messages:
