@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.support import LIGHT, ROOT, Deck, FakeBusctl, entries, fake_systemd, kill_hard, wait_until
+
+ENDLESS = entries("slurm/ends", "endless")
+"""Rank 0 has a whole checkpoint of step 2, and writes another one from SIGTERM on, until it is killed."""
 
 COUNTS = """
 import rankdeck, time
@@ -99,3 +103,26 @@ def test_a_supervisor_leaves_a_session_that_would_end_it_unless_it_is_of_a_job(
     assert asked == ([] if answer == "in a job" else [str(where["pid"])])
     rankdeck("stop", "-", "--now")
     rankdeck("wait", "-")
+
+
+@pytest.mark.parametrize("boot", ["", "another"])
+def test_a_save_that_is_cut_off_with_everything_of_the_run_is_told_and_set_aside(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, boot: str
+) -> None:
+    launch = {"on_torn": "set-aside", "on_failure": "stop"}
+    run = rankdeck.launch(write_profile(write_script("endless.py", ENDLESS), ranks=2, launch=launch))
+    folder = rankdeck.folder(run)
+    wait_until(lambda: (rankdeck.status(run)["step"] or 0) > 5, what="the ranks train")
+    os.kill(rankdeck.pids(run)[0], signal.SIGTERM)
+    wait_until(lambda: "CheckpointFolderSeen" in (folder / "journal.jsonl").read_text(), what="the save is seen")
+    wait_until(lambda: len(list((work / "ckpt").iterdir())) == 2, what="it is the second one")
+    while left := rankdeck.processes():
+        for process in left:
+            kill_hard(process.pid)
+    if boot:
+        state = json.loads((folder / "nodes/localhost/agent.json").read_text())
+        (folder / "nodes/localhost/agent.json").write_text(json.dumps({**state, "boot": boot}))
+    saved = rankdeck.wait_state(run, "failed")["saved"]
+    (torn,) = (work / "ckpt").glob("*.torn")
+    words = f"ckpt/{torn.stem} was being written when attempt 0 ended, and is now {torn.name}; ckpt/step_2.pt is whole"
+    assert words in saved["words"]

@@ -16,7 +16,7 @@ from engine.core.numbers import size_words
 from engine.core.plan.needs import lack_of
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
-from engine.core.run.state import Opening
+from engine.core.run.state import Gone, Opening
 from engine.core.terminal_text import visible
 from engine.core.views.saved import found_event
 from engine.core.wire import agent_reports as reports
@@ -107,7 +107,10 @@ class Reports:
             case reports.StoreLossReported():
                 self._take_lost_store(news)
             case reports.AttemptCleared():
-                self._relay.take_cleared(node, news)
+                if self._knows_more(node) and not news.at_once:
+                    self._run.tasks.create_task(self._find_and_clear(node, news), name="the look for checkpoints")
+                else:
+                    self._relay.take_cleared(node, news)
             case reports.DaemonWanted():
                 self._orders.mpirun.take_daemon(node, news)
             case reports.MpirunEnded(attempt=attempt, status=status, reason=reason):
@@ -260,10 +263,22 @@ class Reports:
 
     def _take_checkpoints(self, node: str, news: reports.CheckpointsSeen) -> None:
         """Reports what the attempt has left. Reports of a rank by `rankdeck.log` count even where no file is seen."""
-        if node != self._run.head or news.attempt != self._run.state.attempt:
+        if node != self._run.head or news.attempt != self._run.state.attempt or self._knows_more(node):
             return
         self._ingest.catch_up()
         self._run.handle(found_event(news.found, self._run.state, self._ingest.progress, time.time()))
+
+    def _knows_more(self, node: str) -> bool:
+        """Whether the agent of rank 0 has lost what it knew of the ranks' files, as after a reboot, and the files are on this machine."""
+        return (
+            node == self._run.head
+            and isinstance(self._run.state.ranks[0], Gone)
+            and not self._agents.is_elsewhere(node)
+        )
+
+    async def _find_and_clear(self, node: str, news: reports.AttemptCleared) -> None:
+        await self._find_saved()
+        self._relay.take_cleared(node, news)
 
     async def _find_saved(self) -> None:
         """Looks for checkpoints from here, if the agent of rank 0 was killed before it could look."""
