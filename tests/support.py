@@ -159,6 +159,21 @@ def command_server(environment: dict[str, str]) -> CommandServer | None:
     return _first_server() if wanted == usual else None
 
 
+Done = subprocess.CompletedProcess[str]
+
+
+def check_err(done: Done, status: int, *texts: str) -> None:
+    """A command has ended with this exit status, and its standard error has these texts."""
+    missing = [text for text in texts if text not in done.stderr]
+    assert (done.returncode, missing) == (status, []), done.stderr
+
+
+def check_out(done: Done, status: int, *texts: str) -> None:
+    """A command has ended with this exit status, and its standard output has these texts."""
+    missing = [text for text in texts if text not in done.stdout]
+    assert (done.returncode, missing) == (status, []), done.stdout + done.stderr
+
+
 class Deck:
     """Runs the `rankdeck` command in the home of one test. `home`: its RANKDECK_HOME."""
 
@@ -216,6 +231,12 @@ class Deck:
         done = self("launch", profile, "--detach", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def ends(self, run: str, go: Path | None = None, status: int = 0) -> None:
+        """Waits for the end of a run, with this exit status. `go`: a file that lets its ranks go on; it is made first."""
+        if go is not None:
+            go.touch()
+        assert self("wait", run).returncode == status
 
     def status(self, run: str = "-") -> dict[str, Any]:
         """`rankdeck status --json`."""

@@ -15,7 +15,18 @@ from engine.node.agent.ranks.mpirun import ABORT_GRACE
 from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
 from tests.quickstart import SMALL
-from tests.support import WHEEL, Deck, entries, from_table, is_alive, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import (
+    WHEEL,
+    Deck,
+    check_err,
+    entries,
+    from_table,
+    is_alive,
+    kill_hard,
+    use_mpi,
+    wait_gone,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +81,7 @@ def test_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path, clu
     hosts = [rankdeck.log(run, rank).decode().split()[2:4] for rank in range(4)]
     assert hosts == [["node1", "0"], ["node1", "1"], ["node2", "0"], ["node2", "1"]]
     assert rankdeck.log(run, 0).split()[4] == b"10.0"
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
 
@@ -157,8 +167,7 @@ def test_the_full_disk_of_a_node_costs_output_and_no_rank(
     wait_until(lambda: b"bytes of output are lost here: the disk was full" in rankdeck.log(run, 0))
     status = rankdeck.status(run)
     assert (status["state"], status["ranks"][0]["pid"]) == ("running", pid)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     rankdeck.wait_log(run, 0, b"last ")
 
 
@@ -177,8 +186,7 @@ def test_what_would_fail_late_is_told_while_ranks_start(rankdeck: Deck, launch, 
 
 def test_nodes_that_are_well_are_not_warned_of(rankdeck: Deck, launch, work: Path) -> None:
     run = launch(TRAIN, ready="up")
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert [event for event in rankdeck.journal(run) if event["event"] == "NodeWarned" and event["fails"]] == []
 
 
@@ -201,8 +209,7 @@ def test_mpi_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path,
     words = [rankdeck.log(run, rank).decode().split()[1:5] for rank in range(4)]
     homes = [("node1", 0), ("node2", 0), ("node1", 1), ("node2", 1)]
     assert words == [[str(rank), host, str(local), "10.0"] for rank, (host, local) in enumerate(homes)]
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
 
@@ -225,9 +232,7 @@ def test_a_node_without_mpi4py_is_found_before_anything_starts(
     cluster.node(2).cover(Path(mpi4py.__file__), hidden)
     layout = {"nodes": "node[1-2]:1", "ssh_options": cluster.ssh_options}
     done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), layout=layout, backend={"name": "mpi"}))
-    assert done.returncode == 3
-    assert "node2: " in done.stderr
-    assert "has no mpi4py, and its torch was built without MPI" in done.stderr
+    check_err(done, 3, "node2: ", "has no mpi4py, and its torch was built without MPI")
 
 
 def test_an_mpi_job_on_two_nodes_is_held_when_a_rank_or_a_daemon_is_killed_and_survives_supervisor_and_agents(
@@ -249,8 +254,7 @@ def test_an_mpi_job_on_two_nodes_is_held_when_a_rank_or_a_daemon_is_killed_and_s
     before = restarted(rankdeck, run, 2)
     wait_gone(*ranks)
     kill_supervisor_and_agents(rankdeck, run)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert rankdeck.pids(run) == before
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
 
@@ -359,8 +363,7 @@ def test_whatever_makes_the_link_is_replaced(rankdeck: Deck, launch, work: Path,
         node.start_sshd()
     start = len(numbers(rankdeck, run, 1))
     wait_until(lambda: len(numbers(rankdeck, run, 1)) > start + 500, what="its lines come again")
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     lines = numbers(rankdeck, run, 1)
     assert lines == list(range(len(lines)))
     assert rankdeck.pids(run) == [rank["pid"] for rank in before]
@@ -419,8 +422,7 @@ def test_a_killed_agent_or_supervisor_is_replaced_and_ranks_of_other_machines_go
     kill_hard(rankdeck.supervisor(run) if victim == "supervisor" else connected()[0])
     wait_until(lambda: len(connected()) > times, what="the node is connected again")
     rankdeck.wait_status(run, lambda status: all(node["link"] == "up" for node in status["nodes"]))
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     for rank in range(2):
         lines = numbers(rankdeck, run, rank)
         assert lines == list(range(len(lines)))
@@ -444,8 +446,7 @@ def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path
     assert "attempt 1" in rankdeck("restart", run).stdout
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 @pytest.mark.parametrize("victims", [[0], [3], [2, 3]], ids=["head", "remote", "all-of-a-node"])
@@ -484,8 +485,7 @@ def test_ranks_that_were_ended_while_their_node_was_away_rejoin(
     after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert after["attempt"] == 0
     elastic_runs.assert_kept(rankdeck, run, before, after, 0)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
@@ -510,8 +510,7 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
     after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert after["attempt"] == 0
     elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1, 2)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 # --- nodes that can't start an agent ---------------------------------------------------------------------------------------

@@ -86,8 +86,7 @@ def test_ranks_of_two_machines_meet_by_the_interface_that_leads_there(
         node = machines[rank // 2]
         rankdeck.wait_log(run, rank, f"up {rank} {node.name} {node.interface} 10.0\n".encode())
     assert all(received(node) - old > MEBIBYTES << 20 for node, old in zip(machines, before, strict=True))
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
 
@@ -112,8 +111,7 @@ def test_a_rank_that_is_killed_is_the_cause_and_all_start_again(
     assert rankdeck("restart", run).returncode == 0
     for rank in range(4):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 def test_a_node_without_the_parts_of_ucc_is_found_before_anything_starts(

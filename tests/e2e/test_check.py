@@ -27,7 +27,7 @@ from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh
-from tests.support import PATIENCE, Deck, checked, from_table, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, check_out, checked, from_table, processes_with, wait_gone, wait_until
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
@@ -68,8 +68,7 @@ def test_the_result_is_a_table_for_people(rankdeck: Deck):
 def test_what_is_missing_is_told_with_the_next_step(rankdeck: Deck, write_profile: WriteProfile, work: Path):
     profile = write_profile(work / "gone.py", launch={"workdir": "nowhere"})
     done = rankdeck("check", profile, "--quick")
-    assert done.returncode == 3
-    assert f"✖ fail  localhost, script: {work}/gone.py: no such file or directory\n  keep it in a folder" in done.stdout
+    check_out(done, 3, f"✖ fail  localhost, script: {work}/gone.py: no such file or directory\n  keep it in a folder")
     assert f"✖ fail  localhost, workdir: {work}/nowhere: no such file or directory\n  create it there" in done.stdout
     # A warning is of what other runs left on this machine.
     assert done.stdout.splitlines()[-1] in ("2 failures", "2 failures, 1 warning")

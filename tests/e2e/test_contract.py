@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, entries, from_table, processes_with, wait_until
+from tests.support import PATIENCE, check_err, check_out, entries, from_table, processes_with, wait_until
 
 DUMP = """
 import json, os, sys
@@ -163,9 +163,7 @@ def test_a_repository_on_pythonpath_takes_the_place_of_nothing_of_ours(
         rankdeck.argv = [str(Path(sys.executable).with_name("rankdeck"))]
         if not Path(rankdeck.argv[0]).exists():
             pytest.skip("rankdeck is not installed here")
-    done = rankdeck("launch", write_profile(script), env={"PYTHONPATH": str(work)})
-    assert done.returncode == 0, done.stderr
-    assert "[r0 localhost] theirs\n" in done.stdout
+    check_out(rankdeck("launch", write_profile(script), env={"PYTHONPATH": str(work)}), 0, "[r0 localhost] theirs\n")
 
 
 @pytest.mark.parametrize("where", ["environment", "profile"])
@@ -183,17 +181,14 @@ def test_a_module_runs_like_python_m(rankdeck, write_script, write_profile, dump
     write_script("pkg/__init__.py", "")
     script = write_script("pkg/train.py", DUMP + "print(__name__, __package__)")
     done = rankdeck("launch", write_profile({"module": "pkg.train", "args": ["x"]}))
-    assert done.returncode == 0, done.stderr
-    assert "[r0 localhost] __main__ pkg\n" in done.stdout
+    check_out(done, 0, "[r0 localhost] __main__ pkg\n")
     dump = dumps(dump_folder)["0"]
     assert dump["argv"] == [str(script), "x"]
     assert dump["path"] == str(work)
 
 
 def test_a_module_that_does_not_exist_fails_with_its_name(rankdeck, write_profile):
-    done = rankdeck("launch", write_profile({"module": "no.such.module"}, launch={"on_failure": "stop"}))
-    assert done.returncode == 1
-    assert "no" in done.stderr
+    check_err(rankdeck("launch", write_profile({"module": "no.such.module"}, launch={"on_failure": "stop"})), 1, "no")
 
 
 def test_arguments_arrive_as_they_were_written(rankdeck, write_script, write_profile, dump_folder, work):
@@ -208,8 +203,7 @@ def test_a_script_with_a_required_local_rank_runs(rankdeck, write_script, write_
     parse = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int, required=True)\n"
     script = write_script("dump.py", DUMP + parse + "p.parse_args()\n")
     told = rankdeck("launch", write_profile(script, launch={"on_failure": "stop"}))
-    assert told.returncode == 2
-    assert 'recipe.args = ["--local_rank={local_rank}"]' in told.stderr
+    check_err(told, 2, 'recipe.args = ["--local_rank={local_rank}"]')
     program = {"script": str(script), "args": ["--local_rank={local_rank}"]}
     assert rankdeck("launch", write_profile(program, ranks=2, launch={"warm": warm})).returncode == 0
     assert {rank: dump["argv"][1:] for rank, dump in dumps(dump_folder).items()} == {  # type: ignore[index]

@@ -394,8 +394,7 @@ def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that
             break
     assert survived >= 40, "in 600 kills no process of rank 3 survived 40 in a row"
     after = held(survivor)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     status = rankdeck.status(run)
     assert (status["attempt"], pids(status)[3]) == (0, survivor)
     (files, threads, memory), (files_then, threads_then, memory_then) = before, after

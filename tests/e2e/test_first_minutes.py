@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import WriteScript
 from tests.pty_command import ended, in_terminal
-from tests.support import COMMAND, PATIENCE, entries, wait_until
+from tests.support import COMMAND, PATIENCE, check_err, entries, wait_until
 
 RAISES = entries("e2e/first_minutes", "raises")
 PLACE = 6  # the line that raises
@@ -162,8 +162,7 @@ def test_a_run_works_in_odd_surroundings(rankdeck, write_script, tmp_path, surro
     new_home = tmp_path / "new" / "home"  # folders of which nothing is there yet
     environment = {**os.environ, "RANKDECK_HOME": str(new_home)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    assert said in done.stderr
+    check_err(done, 0, said)
     assert Path("done").read_text() == "lo"
 
 

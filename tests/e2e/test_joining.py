@@ -21,5 +21,4 @@ def test_a_rank_that_others_wait_for_is_named(
     for rank in range(3):
         rankdeck.wait_log(run, rank, b"3\n")
     rankdeck.wait_status(run, lambda status: not (status["doing"] or any(rank["note"] for rank in status["ranks"])))
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")

@@ -14,7 +14,18 @@ import pexpect
 import pytest
 
 from tests.pty_command import ended, pty
-from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, entries, from_table, wait_gone, wait_until
+from tests.support import (
+    COMMAND,
+    LIGHT,
+    PATIENCE,
+    ROOT,
+    check_err,
+    check_out,
+    entries,
+    from_table,
+    wait_gone,
+    wait_until,
+)
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -90,8 +101,7 @@ def test_a_launch_in_a_folder_with_a_hostile_name_works(rankdeck, weird_folder, 
     )
     profile = write_profile({"script": script.name, "args": [str(weird_folder)]}, ranks=2)
     done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
-    assert done.returncode == 0, done.stderr
-    assert f"[r1 localhost] {str(weird_folder)!r}\n" in done.stdout
+    check_out(done, 0, f"[r1 localhost] {str(weird_folder)!r}\n")
     assert f"[r1 localhost] {[str(script), str(weird_folder)]!r}\n" in done.stdout
     status = json.loads(rankdeck("status", "-", "--json").stdout)
     assert [rank["step"] for rank in status["ranks"]] == [3, 3]
@@ -106,9 +116,7 @@ def test_a_launch_in_a_folder_whose_name_is_not_utf_8_works(rankdeck, write_prof
     (folder / "main.py").write_text("import helper; print(helper.here())\n")
     profile = write_profile({"script": "main.py"})
     monkeypatch.chdir(folder)
-    done = rankdeck("launch", profile)
-    assert done.returncode == 0, done.stderr
-    assert f"[r0 localhost] {os.fsencode(folder).hex()}\n" in done.stdout
+    check_out(rankdeck("launch", profile), 0, f"[r0 localhost] {os.fsencode(folder).hex()}\n")
     assert rankdeck("plan", profile, "--json").returncode == 0
 
 
@@ -140,9 +148,7 @@ def test_exit_status_is_that_of_the_rank_that_failed_first(rankdeck, write_scrip
     profile = write_profile(
         write_script("fail.py", fail_in_rank(1, "sys.exit(7)")), ranks=3, launch={"on_failure": on_failure, **QUICK}
     )
-    done = rankdeck("launch", profile)
-    assert done.returncode == 7, done.stderr
-    assert "rank 1" in done.stderr
+    check_err(rankdeck("launch", profile), 7, "rank 1")
 
 
 def test_the_first_failure_decides_although_a_lower_rank_fails_later(rankdeck, write_script, write_profile, work):
@@ -178,10 +184,7 @@ def test_why_a_rank_failed_is_printed_with_its_traceback(rankdeck, write_script,
     profile = write_profile(
         write_script("fail.py", fail_in_rank(1, how)), ranks=2, launch={"on_failure": "stop", **QUICK}
     )
-    done = rankdeck("launch", profile)
-    assert done.returncode == 1
-    assert "ValueError: the learning rate is a banana" in done.stderr
-    assert "rank 1" in done.stderr
+    check_err(rankdeck("launch", profile), 1, "ValueError: the learning rate is a banana", "rank 1")
 
 
 @pytest.mark.parametrize(
@@ -204,16 +207,13 @@ def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
     sections, said, rankdeck, write_script, write_profile
 ):
     done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), **sections))
-    assert done.returncode == 3
-    assert said in done.stderr
+    check_err(done, 3, said)
     assert done.stdout == ""
     assert not (rankdeck.home / "runs").exists()
 
 
 def test_exit_status_is_3_for_a_script_that_does_not_exist(rankdeck, write_profile):
-    done = rankdeck("launch", write_profile("no_such_script.py"))
-    assert done.returncode == 3
-    assert "no_such_script.py" in done.stderr
+    check_err(rankdeck("launch", write_profile("no_such_script.py")), 3, "no_such_script.py")
 
 
 def test_wait_gives_up_with_124(rankdeck, write_script, write_profile):
@@ -478,9 +478,7 @@ def test_the_console_script_is_the_same_command(rankdeck):
 
 
 def test_rankdeck_without_a_terminal_says_what_to_do(rankdeck):
-    done = rankdeck()
-    assert done.returncode == 2
-    assert "--help" in done.stderr
+    check_err(rankdeck(), 2, "--help")
 
 
 # --- several at once

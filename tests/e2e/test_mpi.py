@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.quickstart import SMALL
-from tests.support import ROOT, WHEEL, Deck, Process, entries, is_alive, kill_hard, use_mpi, wait_until
+from tests.support import ROOT, WHEEL, Deck, Process, check_err, entries, is_alive, kill_hard, use_mpi, wait_until
 
 TRAIN = entries("e2e/mpi", "train")
 
@@ -48,8 +48,7 @@ def test_ranks_are_like_any_others(rankdeck, launch, work, implementation, warm)
     status = rankdeck.status(run)
     assert status["state"] == "running"
     assert all(is_alive(rank["pid"]) for rank in status["ranks"])
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     ranks = rankdeck.status(run)["ranks"]
     assert [rankdeck.log(run, rank["rank"]).splitlines()[-1] for rank in ranks] == [
         f"done {rank['rank']}".encode() for rank in ranks
@@ -111,8 +110,7 @@ def test_a_restart_is_a_new_attempt_of_all_and_agent_and_supervisor_that_are_kil
     kill_hard(rankdeck.supervisor(run))
     after = rankdeck.wait_state(run, "running")
     assert [rank["pid"] for rank in after["ranks"]] == before
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     wait_until(lambda: not rankdeck.processes())
 
 
@@ -145,10 +143,7 @@ def test_the_mpirun_that_the_set_up_has_installed_is_found_without_a_path(rankde
 
 
 def test_without_an_mpirun_the_launch_is_refused(rankdeck, no_mpirun):
-    done = rankdeck("launch", "mpi-local")
-    assert done.returncode == 3
-    assert "there is no mpirun" in done.stderr
-    assert "openmpi-bin" in done.stderr
+    check_err(rankdeck("launch", "mpi-local"), 3, "there is no mpirun", "openmpi-bin")
 
 
 def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
@@ -187,10 +182,7 @@ def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(
     use_mpi("openmpi", tmp_path, monkeypatch)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(WHEEL).parent.parent / "lib"))
     done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), backend={"name": "mpi"}))
-    assert done.returncode == 3
-    assert "mpi4py uses Open MPI 5" in done.stderr
-    assert "every rank would be alone" in done.stderr
-    assert "LD_LIBRARY_PATH" in done.stderr
+    check_err(done, 3, "mpi4py uses Open MPI 5", "every rank would be alone", "LD_LIBRARY_PATH")
 
 
 def shared_files(pid: int) -> set[str]:
@@ -214,6 +206,5 @@ def test_ranks_that_are_killed_with_mpirun_leave_no_shared_memory(rankdeck, laun
 def test_ranks_that_end_leave_no_shared_memory(rankdeck, launch, work):
     run = launch("train")
     folders = {Path(path).parent for path in set().union(*map(shared_files, rankdeck.pids(run)))} - {Path("/dev/shm")}
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
     assert [folder for folder in folders if folder.exists()] == []

@@ -150,8 +150,7 @@ def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_scri
 
     run = rankdeck.launch(profile)
     (first,) = wait_until(lambda: told(run), what="what was imported")
-    (work / "go").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "go")
     run = rankdeck.launch(profile, "--set", 'launch.preload=["slow"]')
     assert rankdeck("wait", run).returncode == 0
     shared = told(run)

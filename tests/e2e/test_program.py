@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.support import entries
+from tests.support import check_out, entries
 
 SAY = """
 import os, sys
@@ -32,9 +32,7 @@ def test_a_script_is_launched_again_from_the_profile_that_was_saved(rankdeck, wr
     )
     (work / "elsewhere").mkdir()
     monkeypatch.chdir(work / "elsewhere")
-    again = rankdeck("launch", "mine")
-    assert again.returncode == 0, again.stderr
-    assert "[r1 localhost] 1 2 ['x']" in again.stdout
+    check_out(rankdeck("launch", "mine"), 0, "[r1 localhost] 1 2 ['x']")
 
 
 def test_a_last_line_without_a_line_feed_is_read_at_the_end(rankdeck, write_script):
@@ -46,9 +44,7 @@ def test_a_last_line_without_a_line_feed_is_read_at_the_end(rankdeck, write_scri
 
 def test_a_new_profile_starts_nothing_and_is_refused_where_it_could_not_be_launched(rankdeck, write_script):
     write_script("train.py", SAY)
-    done = rankdeck("new", "-n", "2", "train.py", "x")
-    assert done.returncode == 0, done.stderr
-    assert "next: rankdeck launch train" in done.stdout
+    check_out(rankdeck("new", "-n", "2", "train.py", "x"), 0, "next: rankdeck launch train")
     assert not list((rankdeck.home / "runs").glob("*"))
     assert "train" in rankdeck("profiles").stdout.split()
     refused = rankdeck("new", "--name", "other", "--python", "/nonexistent/python", "train.py")
@@ -71,8 +67,7 @@ def test_a_command_of_another_launcher_becomes_a_profile_that_does_the_same(rank
         "train.py", SAY.replace("sys.argv[1:])", "sys.argv[1:], os.environ.get('COLOUR'), os.environ.get('SHADE'))")
     )
     done = rankdeck("import", "torchrun --standalone --nproc_per_node=2 train.py --n 'a b' '$(touch pwned)'")
-    assert done.returncode == 0, done.stderr
-    assert "next: rankdeck launch train" in done.stdout
+    check_out(done, 0, "next: rankdeck launch train")
     launched = rankdeck("launch", "train")
     assert "[r1 localhost] 1 2 ['--n', 'a b', '$(touch pwned)'] None None" in launched.stdout
     assert not (work / "pwned").exists()

@@ -11,7 +11,19 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.support import COMMAND, PATIENCE, Deck, entries, from_table, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import (
+    COMMAND,
+    PATIENCE,
+    Deck,
+    check_err,
+    check_out,
+    entries,
+    from_table,
+    is_alive,
+    kill_hard,
+    wait_gone,
+    wait_until,
+)
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
@@ -138,9 +150,7 @@ def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, write_script
 def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
     old = rankdeck.wait_state(run, "holding")
-    done = rankdeck("restart", run)
-    assert done.returncode == 0
-    assert "attempt 1" in done.stdout
+    check_out(rankdeck("restart", run), 0, "attempt 1")
     status = rankdeck.wait_state(run, "succeeded")
     assert {rank["pid"] for rank in status["ranks"]}.isdisjoint(rank["pid"] for rank in old["ranks"])
     assert not any(is_alive(rank["pid"]) for rank in old["ranks"])
@@ -204,8 +214,7 @@ def test_failed_says_why_all_ranks_start_again(rankdeck, write_script, write_pro
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
     rankdeck.wait_state(run, "holding")
     done = rankdeck("restart", run, "--failed")
-    assert done.returncode == 0
-    assert "start attempt 1 of all 2 ranks (no rejoin: the script does not use rankdeck.elastic" in done.stdout
+    check_out(done, 0, "start attempt 1 of all 2 ranks (no rejoin: the script does not use rankdeck.elastic")
     rankdeck.wait_state(run, "succeeded")
 
 
@@ -227,9 +236,7 @@ def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_pro
     rankdeck.wait_state(run, how)
     wait_until(lambda: rankdeck.processes() == [])
     before = [rankdeck.log(run, rank, attempt=0) for rank in range(2)]
-    done = rankdeck("restart", run)
-    assert done.returncode == 0, done.stderr
-    assert "attempt 1" in done.stdout
+    check_out(rankdeck("restart", run), 0, "attempt 1")
     assert rankdeck("wait", run).returncode == 0
     assert [(rank["attempt"], rank["exit"]) for rank in rankdeck.status(run)["ranks"]] == [(1, 0)] * 2
     assert [rankdeck.log(run, rank, attempt=0) for rank in range(2)] == before
@@ -264,9 +271,7 @@ def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, wri
         "path.write_text(str(step + 10)); print('from', step)\n"
         "sys.exit(step < 10)",
     )
-    done = rankdeck("launch", write_profile(script, launch={"on_failure": "restart"}))
-    assert done.returncode == 0
-    assert "from 10" in done.stdout
+    check_out(rankdeck("launch", write_profile(script, launch={"on_failure": "restart"})), 0, "from 10")
 
 
 # --- stop and kill
@@ -331,9 +336,7 @@ def test_stop_twice_and_stop_of_what_has_ended_are_harmless(rankdeck, write_scri
     rankdeck.wait_log(run, 0, b"up")
     assert rankdeck("stop", run).returncode == rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
-    done = rankdeck("stop", run)
-    assert done.returncode == 0
-    assert "ended already" in done.stdout
+    check_out(rankdeck("stop", run), 0, "ended already")
 
 
 @pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("SIGTERM", 15), ("6", 6), ("usr1", 10)])
@@ -360,8 +363,7 @@ def test_a_run_that_has_ended_has_no_rank_to_kill_and_no_stacks(rankdeck, write_
     run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
     rankdeck("wait", run)
     for done in (rankdeck("kill", run, "--rank", "0"), rankdeck("stacks", run)):
-        assert done.returncode == 1
-        assert f"{run} has ended" in done.stderr
+        check_err(done, 1, f"{run} has ended")
 
 
 def test_kill_waits_for_a_rank_that_is_about_to_start(rankdeck, write_script, write_profile, work):
@@ -376,9 +378,7 @@ def test_kill_of_a_rank_that_has_ended_alone_is_refused(rankdeck, write_script, 
     )
     run = rankdeck.launch(write_profile(script, ranks=2))
     rankdeck.wait_state(run, "holding")
-    done = rankdeck("kill", run, "--rank", "0")
-    assert done.returncode == 1
-    assert "rank 0 has ended already" in done.stderr
+    check_err(rankdeck("kill", run, "--rank", "0"), 1, "rank 0 has ended already")
     rankdeck("stop", run, "--now")
 
 
@@ -405,9 +405,7 @@ def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, write_script, w
     assert json.loads(done.stdout) == [ended]
     assert not rankdeck.folder(ended).exists()
     rankdeck.wait_state(running, "running")
-    refused = rankdeck("clean", running, "--yes")
-    assert refused.returncode == 2
-    assert f"rankdeck stop {running}" in refused.stderr
+    check_err(rankdeck("clean", running, "--yes"), 2, f"rankdeck stop {running}")
     assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
 
 
@@ -426,10 +424,7 @@ def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, 
     run = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')")))
     rankdeck("wait", run)
     for words in ([], [run]):
-        refused = rankdeck("clean", *words)
-        assert refused.returncode == 2
-        assert "not removed: there is no terminal to confirm it" in refused.stderr
-        assert "--yes" in refused.stderr
+        check_err(rankdeck("clean", *words), 2, "not removed: there is no terminal to confirm it", "--yes")
     assert rankdeck.status(run)["state"] == "succeeded"
     assert rankdeck("clean", run, "--yes").stdout == "removed 1 run\n"
     assert rankdeck("clean").returncode == 0  # nothing to remove, nothing to ask
@@ -482,9 +477,7 @@ def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, wri
     with (rankdeck.folder(run) / "journal.jsonl").open("rb+") as journal:
         journal.write(b"damaged")
     kill_hard(supervisor)
-    refused = rankdeck("stop", run)
-    assert refused.returncode == 1
-    assert f"rankdeck stop --now {run}" in refused.stderr
+    check_err(rankdeck("stop", run), 1, f"rankdeck stop --now {run}")
     assert rankdeck("clean", run, "--yes").returncode == 2
     assert all(map(is_alive, ranks))
     assert rankdeck("stop", run, "--now").returncode == 0

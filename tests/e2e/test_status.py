@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import kill_hard, wait_gone, wait_until
+from tests.support import check_err, check_out, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 RANK_KEYS = [
@@ -113,8 +113,7 @@ raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier 
     backend = {"name": "gloo", "fallback": ["cpu:gloo"]}
     profile = write_profile(write_script("evil.py", text), ranks=2, backend=backend, launch={"on_failure": "stop"})
     done = rankdeck("launch", profile)
-    assert done.returncode == 1
-    assert "running on cpu:gloo" in done.stderr
+    check_err(done, 1, "running on cpu:gloo")
     run = done.stdout.split("\n")[0]
     said = [rankdeck("status", run), rankdeck("wait", run), rankdeck("diagnose", run), rankdeck("ps", "--all")]
     assert [one.returncode for one in said] == [0, 1, 0, 0]
@@ -257,9 +256,7 @@ def test_ps_names_a_run_that_holds_with_the_reason(rankdeck, write_script, write
 
 
 def test_ps_of_an_empty_home_says_how_to_start(rankdeck):
-    done = rankdeck("ps")
-    assert done.returncode == 0
-    assert "rankdeck launch" in done.stdout
+    check_out(rankdeck("ps"), 0, "rankdeck launch")
     assert json.loads(rankdeck("ps", "--all", "--json").stdout) == []
 
 
@@ -303,9 +300,7 @@ def test_a_run_without_a_plan_is_named_by_ps_and_removed_by_clean(rankdeck):
     assert rows["lost-abcd"]["reason"].endswith(
         "plan.json can't be read: No such file or directory; rankdeck clean lost-abcd removes it"
     )
-    asked = rankdeck("clean", "lost-abcd")
-    assert asked.returncode == 2
-    assert "--yes" in asked.stderr
+    check_err(rankdeck("clean", "lost-abcd"), 2, "--yes")
     assert rankdeck("clean", "young-abcd", "--yes").returncode == 2
     assert json.loads(rankdeck("clean", "lost-abcd", "--yes", "--json").stdout) == ["lost-abcd"]
     assert json.loads(rankdeck("clean", "--keep", "1", "--yes", "--json").stdout) != []
@@ -336,9 +331,7 @@ def test_an_active_run_whose_plan_is_removed_stays(rankdeck, write_script, write
     assert "unreadable" not in listed
     assert json.loads(without_plan("clean", "--yes", "--json").stdout) == []
     plan.unlink(missing_ok=True)
-    done = rankdeck("clean", run, "--yes")
-    assert done.returncode == 2
-    assert f"rankdeck stop {run} ends it" in done.stderr
+    check_err(rankdeck("clean", run, "--yes"), 2, f"rankdeck stop {run} ends it")
     wait_until(plan.exists, what="the plan comes back")
     assert rankdeck.status(run)["state"] == "running"
 

@@ -26,6 +26,7 @@ from tests.support import (
     PATIENCE,
     ROOT,
     Deck,
+    check_err,
     entries,
     from_table,
     is_alive,
@@ -473,9 +474,7 @@ def test_a_run_whose_supervisor_can_not_stop_it_is_stopped_without_it(
     rankdeck.wait_state(run, "running")
     supervisor = rankdeck.supervisor(run)
     refused = rankdeck("stop", run)
-    assert refused.returncode == 1
-    assert "a defect: KeyError: 'defect'" in refused.stderr
-    assert f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr
+    check_err(refused, 1, "a defect: KeyError: 'defect'", f"rankdeck stop --now {run} ends it without a supervisor")
     assert rankdeck.supervisor(run) == supervisor
     assert rankdeck("stop", run, "--now").returncode == 0
     wait_until(lambda: rankdeck.processes() == [])
@@ -531,9 +530,7 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     wait_until(lambda: not rankdeck.of_role("guard", "supervisor"))
     assert f"3 supervisors of {run} have died in a row" in log.read_text()
     assert is_alive(rank)
-    shown = rankdeck("status", run)
-    assert shown.returncode == 1
-    assert "a defect of the supervisor: KeyError: 'defect'" in shown.stderr
+    check_err(rankdeck("status", run), 1, "a defect of the supervisor: KeyError: 'defect'")
     refused = rankdeck("stop", run)
     assert (refused.returncode, f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr) == (
         1,
@@ -784,8 +781,7 @@ def test_a_socket_of_another_user_is_not_talked_to(rankdeck, supervised, needs_r
     note.write_text(where.replace(str(path), str(other)))
     with listener_of_another_user(other):
         done = rankdeck("stop", supervised)
-    assert done.returncode == 1
-    assert "belongs to another user" in done.stderr
+    check_err(done, 1, "belongs to another user")
     note.write_text(where)
     rankdeck.wait_state(supervised, "running")
 
@@ -821,8 +817,7 @@ def test_a_home_that_is_read_only_is_status_3(rankdeck, write_script, write_prof
         listed = rankdeck("ps", "--all", env={"RANKDECK_HOME": str(home)})
     finally:
         subprocess.run(["umount", str(home)], timeout=PATIENCE, check=True)
-    assert done.returncode == 3
-    assert "Read-only" in done.stderr
+    check_err(done, 3, "Read-only")
     assert listed.returncode == 0
 
 

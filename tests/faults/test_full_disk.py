@@ -14,7 +14,7 @@ import pytest
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
 from tests.elastic_runs import TRAIN, pids, reached
-from tests.support import PATIENCE, entries, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, check_err, entries, is_alive, kill_hard, wait_gone, wait_until
 
 FULL = "No space left on device"
 
@@ -105,9 +105,7 @@ def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
         (home / "runs").mkdir(mode=0o700)
         fill_up(home / "filler")
         profile = write_profile(write_script("hello.py", "print('hello')"))
-        done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
-        assert done.returncode == 1
-        assert f"{FULL}: '{home}/runs/job-" in done.stderr
+        check_err(rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)}), 1, f"{FULL}: '{home}/runs/job-")
         assert os.listdir(home / "runs") == []
     finally:
         subprocess.run(["umount", "-l", str(home)], timeout=PATIENCE, check=True)
@@ -129,8 +127,7 @@ def test_a_run_whose_disk_fills_up_before_its_first_ranks_says_so_and_can_be_res
     assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "failed"
     assert rankdeck("restart", run).returncode == 0
     wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 def test_a_run_that_succeeds_on_a_full_disk_is_written_down_when_there_is_room(
@@ -182,8 +179,7 @@ def test_ranks_that_start_again_wait_for_room_and_use_up_no_restart(
     status = rankdeck.wait_state(run, "running")
     assert status["attempt"] == 1
     assert not set(pids(status)) & set(first)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, write_script, write_profile, work):
@@ -199,8 +195,7 @@ def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, write_script, 
     status = reached(rankdeck, run, furthest + 10)
     assert status["attempt"] == 0
     assert pids(status)[0] == first[0]
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
+    rankdeck.ends(run, work / "finish")
 
 
 def test_a_run_that_waits_for_room_can_be_stopped(small_home, rankdeck, write_script, write_profile, work):

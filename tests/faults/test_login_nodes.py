@@ -14,7 +14,7 @@ from engine.core.errors import SupervisorError
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import COMMAND, PATIENCE, Deck, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, PATIENCE, Deck, check_err, is_alive, kill_hard, wait_gone, wait_until
 
 STAY = "import time; time.sleep(10_000)"
 HERE = socket.gethostname()
@@ -118,8 +118,7 @@ def test_a_run_of_a_host_that_is_gone_is_taken_over_and_continued(rankdeck: Deck
     refused = on_other_node("takeover", run)
     assert "there is no terminal to confirm it" in refused.stderr
     answered = on_other_node("takeover", run, "--yes")
-    assert answered.returncode == 1
-    assert f"the supervisor of {run} lives on {HERE}" in answered.stderr
+    check_err(answered, 1, f"the supervisor of {run} lives on {HERE}")
     assert where(rankdeck, run)["host"] == HERE
 
     lose_supervisor(rankdeck)

@@ -54,8 +54,7 @@ def test_a_template_that_is_killed_leaves_its_ranks_alone(rankdeck, launch, work
     assert parent_of(template) == rankdeck.agent(run)
     kill_hard(template)
     wait_until(lambda: parent_of(ranks[0]) == rankdeck.agent(run))
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 3
+    rankdeck.ends(run, work / "finish", status=3)
     first, second = (rank["exit"] for rank in rankdeck.status(run)["ranks"])
     assert first in (0, -signal.SIGTERM)  # the profile says to stop, and it may not have ended by then
     assert second == 3
@@ -87,8 +86,7 @@ def test_a_template_outlives_its_agent_as_long_as_it_has_ranks(rankdeck, launch,
     kill_hard(agent)
     wait_until(lambda: rankdeck.agent(run) != agent)
     assert all(parent_of(pid) == template for pid in ranks)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 3
+    rankdeck.ends(run, work / "finish", status=3)
     first, second = (rank["exit"] for rank in rankdeck.status(run)["ranks"])
     assert first in (0, -signal.SIGTERM)  # the profile says to stop, and it may not have ended by then
     assert second == 3
