@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -160,6 +160,19 @@ def command_server(environment: dict[str, str]) -> CommandServer | None:
 
 
 Done = subprocess.CompletedProcess[str]
+
+
+def run_program(
+    words: Sequence[str | Path],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = False,
+) -> Done:
+    """Runs a program to its end, with nothing on its standard input."""
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, env=env, check=check
+    )
 
 
 def check_err(done: Done, status: int, *texts: str) -> None:

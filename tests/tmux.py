@@ -45,9 +45,11 @@ class Terminal:
         """Gives the window all lines of whoever is attached."""
         self._tmux("set-option", "-g", "status", "off")
 
-    def press(self, *keys: str) -> None:
-        """Types keys, by tmux's names."""
+    def press(self, *keys: str, sees: str = "") -> None:
+        """Types keys, by tmux's names. `sees`: what `wait_for` then waits for; empty: nothing."""
         self._tmux("send-keys", *keys)
+        if sees:
+            self.wait_for(sees)
 
     def wait_for(self, pattern: str, seconds: float = 40) -> re.Match[str]:
         """Waits until the screen shows something. `pattern`: a regular expression. `seconds`: the deadline."""

@@ -18,7 +18,7 @@ from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
 from engine.supervisor.nodes.bridge import agent_program, boot_command
 from engine.supervisor.nodes.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program, open_files
-from tests.support import PATIENCE, ROOT, entries, is_alive, process_state, rows, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, entries, is_alive, process_state, rows, run_program, wait_gone, wait_until
 
 # --- what it is made of
 
@@ -265,9 +265,7 @@ ORDER = entries("agent/agent", "order")
 def test_the_group_is_killed_before_its_leader_is_reaped(work, who):
     """Once the leader is reaped its number may be another process's, and a signal to the group hits the wrong one."""
     code = f"{ORDER}{who}\nprint(seen)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(work)], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program([sys.executable, "-c", code, str(work)], cwd=ROOT)
     assert done.stdout == "[('kill', 'Z'), ('reap', 'Z')]\n", done.stderr
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.support import PATIENCE, is_alive, kill_hard, wait_until
+from tests.support import PATIENCE, is_alive, kill_hard, run_program, wait_until
 
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 """Where root's commands are, for whoever does not have them on their PATH."""
@@ -63,9 +63,7 @@ def reason_to_skip() -> str:
 
 def free_network() -> int:
     """A number x for which this machine has no address in 10.213.x.0/24. It is this process's until that ends."""
-    shown = subprocess.run(
-        [program("ip"), "-4", "-o", "address"], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    shown = run_program([program("ip"), "-4", "-o", "address"], check=True)
     taken = {int(number) for number in re.findall(r" 10\.213\.(\d+)\.", shown.stdout)}
     return next(number for number in range(1, 251) if number not in taken and _reserve(number))
 

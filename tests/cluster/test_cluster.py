@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import namespaces
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.openssh import PORT
-from tests.support import PATIENCE, ROOT, Process, check_err, entries, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, Process, check_err, entries, kill_hard, run_program, wait_gone, wait_until
 
 BRIEFLY = ("-o", "ConnectTimeout=1")
 
@@ -172,10 +172,7 @@ def test_a_test_that_leaves_a_process_on_a_node_fails(tmp_path):
     inner: Path = tmp_path / "test_inner.py"
     inner.write_text(LEAVES_A_PROCESS)
     options = ["-q", "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, inner],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = run_program([sys.executable, "-m", "pytest", *options, inner], cwd=ROOT)
     assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "processes were left behind" in done.stdout
     assert "sleep 600" in done.stdout

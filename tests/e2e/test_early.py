@@ -8,14 +8,12 @@ from pathlib import Path
 from engine.client import early
 from engine.client.starting import start_supervisor
 from engine.runs.paths import RunPaths
-from tests.support import COMMAND, wait_until
+from tests.support import COMMAND, run_program, wait_until
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs the command as a program: forks of tests do without."""
-    return subprocess.run(
-        [*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    return run_program([*COMMAND, *map(str, words)])
 
 
 def test_a_launch_gives_its_run_to_it(rankdeck, write_script, write_profile):

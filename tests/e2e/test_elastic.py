@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.elastic_runs import TRAIN, assert_kept, pids, reached, replaced, result, wait_for_another
-from tests.support import LIGHT, PATIENCE, ROOT, Deck, is_alive, kill_hard, wait_until
+from tests.support import LIGHT, ROOT, Deck, is_alive, kill_hard, run_program, wait_until
 
 STUCK = TRAIN.replace(
     "state.seen += 8",
@@ -322,15 +321,7 @@ def test_the_same_script_runs_without_rankdeck(write_script, work, how):
         else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     )
     environment = {**os.environ, "PYTHONPATH": f"{LIGHT}:{ROOT}"}
-    done = subprocess.run(
-        [*command, script, "20", "0"],
-        env=environment,
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_program([*command, script, "20", "0"], env=environment, cwd=work)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("returned") == (1 if how == "python" else 2)
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine.commands.cli
-from tests.support import COMMAND, PATIENCE, from_table, verbs
+from tests.support import COMMAND, PATIENCE, from_table, run_program, verbs
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -341,14 +341,7 @@ def test_bash_inserts_the_name_of_a_file_as_one_word_that_runs_nothing(rankdeck,
     env = {"_RANKDECK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
     said = rankdeck(env=env).stdout.splitlines()
     (offered,) = [line.removeprefix("plain,") for line in said]
-    typed = subprocess.run(
-        ["bash", "-c", f"printf '<%s>' {offered}"],
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
+    typed = run_program(["bash", "-c", f"printf '<%s>' {offered}"], cwd=work, check=True)
     assert typed.stdout == f"<{name}>"
     assert not (work / "pwned").exists()
 

@@ -55,10 +55,8 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal: Terminal, short_quickstart: None, rankdeck: Deck
 ) -> None:
     terminal.wait_for("quickstart +gloo")
-    terminal.press("Enter")
-    terminal.wait_for("Trust quickstart")
-    terminal.press("y")
-    terminal.wait_for(r"4/4 ranks")
+    terminal.press("Enter", sees="Trust quickstart")
+    terminal.press("y", sees=r"4/4 ranks")
     row = terminal.wait_for(r"(?m)^│.* 0 .*● running +([1-9]\d*) .*[▁▂▃▄▅▆▇█]{3}.*$")[0]
     wait_until(lambda: row not in terminal.screen(), what="the curves move")
 
@@ -68,10 +66,8 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal.wait_for(r" 2 .*✖ failed.*SIGKILL")
     terminal.wait_for("rank 2 was killed by SIGKILL")
 
-    terminal.press("r")
-    terminal.wait_for("rejoin +rank +2; +the +other +3 +keep +running")
-    terminal.press("y")
-    terminal.wait_for(r"attempt 0(\.1| · generation 1)")
+    terminal.press("r", sees="rejoin +rank +2; +the +other +3 +keep +running")
+    terminal.press("y", sees=r"attempt 0(\.1| · generation 1)")
     terminal.wait_for("4/4 ranks")
     wait_until(lambda: (status(rankdeck)["step"] or 0) >= 45, what="a later checkpoint was written")
     run = status(rankdeck)["run"]
@@ -81,8 +77,7 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     kill_all(after)
     terminal.wait_for("0/4 ranks")  # the question says what holds when it is asked
     terminal.wait_for(r" 3 .*✖ failed.*SIGKILL")
-    terminal.press("r")
-    terminal.wait_for("start +attempt 1 +of +all +4 +ranks")
+    terminal.press("r", sees="start +attempt 1 +of +all +4 +ranks")
     terminal.press("y")
     wait_until(lambda: status(rankdeck)["attempt"] == 1 and status(rankdeck)["step"], 40, "attempt 1 trains")
     terminal.wait_for("attempt +1")
@@ -94,29 +89,23 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     )
     assert json.loads(told[0])["step"] > 20
 
-    terminal.press("q")
-    terminal.wait_for("Profiles")
-    terminal.press("q")
-    terminal.wait_for(r"(?m)^[$#] ?$")
+    terminal.press("q", sees="Profiles")
+    terminal.press("q", sees=r"(?m)^[$#] ?$")
     assert status(rankdeck)["state"] in ("running", "succeeded")
     terminal.press(f"{shlex.join(COMMAND)} attach -", "Enter")
     terminal.wait_for("4/4 ranks|succeeded")
-    terminal.press("2")
-    terminal.wait_for(r"4\.\d+┤")
+    terminal.press("2", sees=r"4\.\d+┤")
     terminal.wait_for("✔ succeeded", 120)
     assert status(rankdeck)["state"] == "succeeded"
-    terminal.press("q")
-    terminal.wait_for(r"(?m)^[$#] ?$")
+    terminal.press("q", sees=r"(?m)^[$#] ?$")
 
 
 def test_a_terminal_that_closes_leaves_the_run_alone(
     terminal: Terminal, short_quickstart: None, rankdeck: Deck
 ) -> None:
     terminal.wait_for("quickstart +gloo")
-    terminal.press("Enter")
-    terminal.wait_for("Trust quickstart")
-    terminal.press("y")
-    terminal.wait_for(r"● running +([1-9]\d*) ")
+    terminal.press("Enter", sees="Trust quickstart")
+    terminal.press("y", sees=r"● running +([1-9]\d*) ")
     before = status(rankdeck)
     terminal.close()
     wait_until(lambda: (status(rankdeck)["step"] or 0) > before["step"] + 5, what="training goes on")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, ROOT
+from tests.support import PATIENCE, ROOT, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -85,15 +85,7 @@ def test_an_unpacked_wheel_lists_its_profiles_and_plans_one(wheel, tmp_path):
     )
     env = {**os.environ, "RANKDECK_HOME": str(tmp_path / "home")}
     for words in (["profiles", "--json"], ["plan", "quickstart", "--json"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = run_program([sys.executable, "-c", code, *words], cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
         shown = json.loads(done.stdout)
     assert shown["program"]["target"] == "gpt"

@@ -34,6 +34,7 @@ from tests.support import (
     listener_of_another_user,
     parent_of,
     process_state,
+    run_program,
     wait_gone,
     wait_until,
 )
@@ -757,9 +758,7 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
         "s.connect(sys.argv[1])\n"
         "print(s.makefile().readline())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=PATIENCE, check=False, text=True
-    )
+    done = run_program([sys.executable, "-c", code, str(path)])
     assert done.stdout, done.stderr
     assert json.loads(done.stdout) == {
         "type": "refused",

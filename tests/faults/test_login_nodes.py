@@ -14,7 +14,7 @@ from engine.core.errors import SupervisorError
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import COMMAND, PATIENCE, Deck, check_err, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, Deck, check_err, is_alive, kill_hard, run_program, wait_gone, wait_until
 
 STAY = "import time; time.sleep(10_000)"
 HERE = socket.gethostname()
@@ -25,14 +25,7 @@ def on_other_node(*words: str) -> CompletedProcess[str]:
     """A command of rankdeck on another login node: the host has another name, and a runtime folder of its own at the same path."""
     runtime = shlex.quote(os.environ["XDG_RUNTIME_DIR"])
     line = f"hostname {OTHER} && mount -t tmpfs tmpfs {runtime} && exec {shlex.join([*COMMAND, *words])}"
-    return subprocess.run(
-        ["unshare", "--uts", "--mount", "sh", "-c", line],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return run_program(["unshare", "--uts", "--mount", "sh", "-c", line])
 
 
 def where(rankdeck: Deck, run: str) -> dict[str, object]:

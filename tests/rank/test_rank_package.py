@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import rankdeck
 from rankdeck import _autoload, _metrics
-from tests.support import PATIENCE, entries, rows
+from tests.support import entries, rows, run_program
 
 PACKAGE = Path(rankdeck.__file__).parent
 
@@ -49,13 +49,8 @@ def metrics(tmp_path: Path, point: Callable[[Path], Path]) -> Path:
 def python(code: str, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs code in a process that knows nothing but `rankdeck`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RANKDECK_", "MASTER_"))}
-    return subprocess.run(
-        [sys.executable, "-c", code, *argv],
-        env={**inherited, "PYTHONPATH": str(PACKAGE.parent), **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    return run_program(
+        [sys.executable, "-c", code, *argv], env={**inherited, "PYTHONPATH": str(PACKAGE.parent), **(env or {})}
     )
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
 from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, Launcher
-from tests.support import LIGHT, PATIENCE, ROOT, entries, from_table
+from tests.support import LIGHT, PATIENCE, ROOT, entries, from_table, run_program
 from tests.warm_ranks import template
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
@@ -237,14 +236,8 @@ def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
     # Alone it has the whole torch. torchrun and its ranks would each import it.
     path = f"{LIGHT}{os.pathsep}{ROOT}" if launcher else str(ROOT)
     env.update(PYTHONPATH=path, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    done = subprocess.run(
-        [sys.executable, *launcher, str(RECIPES / "linear.py"), "--checkpoint", "50"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    done = run_program(
+        [sys.executable, *launcher, str(RECIPES / "linear.py"), "--checkpoint", "50"], cwd=tmp_path, env=env
     )
     assert done.returncode == 0, done.stderr
     world = 2 if launcher else 1

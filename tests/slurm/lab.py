@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, program, remove, remove_leftovers
-from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, wait_until
+from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, run_program, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
 SILENCE = 600  # seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine
@@ -89,10 +89,7 @@ class Slurm:
 
     def run(self, *words: str) -> str:
         """Runs one of Slurm's commands on the login node. Returns what it printed."""
-        done = subprocess.run(
-            words, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
-            check=False,
-        )  # fmt: skip
+        done = run_program(words, env=self.environment)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout.strip()
 
@@ -206,9 +203,7 @@ class Slurm:
 
     def _said(self, *words: str) -> str:
         """What a command prints, even if it fails."""
-        done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = run_program(words, env=self.environment)
         return done.stdout + done.stderr
 
     def _start(self, name: str, command: str, *words: str) -> None:

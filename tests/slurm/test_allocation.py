@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,17 @@ import pytest
 from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import PATIENCE, Deck, entries, is_alive, kill_hard, processes_with, use_mpi, wait_gone, wait_until
+from tests.support import (
+    Deck,
+    entries,
+    is_alive,
+    kill_hard,
+    processes_with,
+    run_program,
+    use_mpi,
+    wait_gone,
+    wait_until,
+)
 
 COUNT = entries("slurm/allocation", "count")
 
@@ -62,10 +71,7 @@ def test_inside_salloc_a_run_needs_no_ssh(
     profile = write_profile(write_script("count.py", COUNT), 2, layout={"slurm": "current"})
     (work / "finish").touch()
     words = ["salloc", "--nodes=2", "--gres=gpu:2", "--ntasks-per-node=2", "--mem-per-cpu=100"]
-    done = subprocess.run(
-        [*words, *rankdeck.argv, "launch", str(profile)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = run_program([*words, *rankdeck.argv, "launch", str(profile)])
     assert done.returncode == 0, done.stderr
     run = next((rankdeck.home / "runs").iterdir()).name
     said = [rankdeck.log(run, rank).decode().split()[:5] for rank in range(4)]

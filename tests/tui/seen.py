@@ -9,6 +9,7 @@ from typing import Any
 from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from tests.support import PATIENCE
 from tests.tui.fake_engine import FakeEngine
@@ -56,9 +57,16 @@ async def showing(app: RankdeckApp, *texts: str, size: tuple[int, int] = (80, 24
         yield pilot
 
 
-async def after(pilot: Pilot[Any], keys: str | Sequence[str], *texts: str) -> str:
-    """Presses keys, whose names stand between spaces or in a sequence, and waits for texts as `until_seen` does."""
+async def after(
+    pilot: Pilot[Any], keys: str | Sequence[str], *texts: str, gone: str = "", on: type[Screen[Any]] | None = None
+) -> str:
+    """Presses keys, whose names stand between spaces or in a sequence, and waits for a screen of the class `on`, for texts, and until `gone` is not
+    seen any more. Gives the whole screen."""
     await pilot.press(*(keys.split() if isinstance(keys, str) else keys))
+    if on is not None:
+        await until(pilot, lambda: isinstance(pilot.app.screen, on), on.__name__)
+    if gone:
+        await until_gone(pilot, gone)
     return await until_seen(pilot, *texts)
 
 

@@ -43,8 +43,7 @@ async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: Fake
     async with showing(app, "Plan: quickstart", "● other") as pilot:
         await after(pilot, key, "duplicate (d)")
         await after(pilot, (*"watchoth",), "watch other-9999")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        await after(pilot, "enter", on=RunScreen)
         await until_seen(pilot, "● running")
         await after(pilot, key, "restart (r)")
         assert "duplicate (d)" not in text_of(app)

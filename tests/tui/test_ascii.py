@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from engine.core.errors import RankdeckError
 from tests.support import from_table
 from tests.tui.fake_engine import FakeEngine, entry, profile
-from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_seen
 from tui.app import RankdeckApp
 from tui.screens.edit import EditScreen
 from tui.start import is_ascii_terminal
@@ -89,8 +89,7 @@ async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: 
         assert_ascii(pilot)
         await after(pilot, "escape 1 s", "Stop quickstart?")
         assert_ascii(pilot)
-        await pilot.press("escape")
-        await until_gone(pilot, "Stop quickstart?")
+        await after(pilot, "escape", gone="Stop quickstart?")
         engine.live[RUN].change(generation=2, name=LONG)
         await after(pilot, "t", "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
         assert_ascii(pilot)

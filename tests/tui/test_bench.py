@@ -81,8 +81,7 @@ async def test_results_come_as_they_are_measured_and_the_log_is_a_key_away(engin
         await after(pilot, "3", "Log: rank 0")
         await until_gone(pilot, "barrier")
         await after(pilot, "6", "barrier, float32")
-        await pilot.press("6")
-        await until_gone(pilot, "Ranks")
+        await after(pilot, "6", gone="Ranks")
         await until(pilot, lambda: pilot.app.screen.query_one(BenchPane).has_focus, "the results")
 
 

@@ -1,11 +1,14 @@
 """The form: what it shows of a profile, what it makes of what is typed, and that nothing is lost."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from engine.core.arguments.argument import Argument
@@ -14,7 +17,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from tests.support import entries, rows
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import after, showing, text_of, type_at_once, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, type_at_once, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, BACKEND, fields
@@ -190,12 +193,19 @@ async def opened(pilot, key: str, *texts: str) -> None:
     await until(pilot, lambda: pilot.app.focused is not None, "the cursor on the first line")
 
 
+@contextlib.asynccontextmanager
+async def form(app: RankdeckApp, key: str, *texts: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
+    """Runs the app, and begins in the form that a key opens."""
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await opened(pilot, key, *texts)
+        yield pilot
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_new_run_is_put_together_with_the_keyboard_alone(
     app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
 ):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await opened(pilot, "n", "New: my-run", "4 ranks on 1 node")
+    async with form(app, "n", "New: my-run", "4 ranks on 1 node", size=size) as pilot:
         typed: tuple[list[str], ...] = (
             ["end", "x"],
             [],
@@ -217,8 +227,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
         assert line(app, "name").value == "my-runx"
         assert line(app, "backend.name").value == "nccl"
         await until_seen(pilot, "3 ranks on 1 node")
-        await pilot.press("f5")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        await after(pilot, "f5", on=RunScreen)
         launched = engine.launched[0]
         assert (launched.name, launched.backend.name, launched.layout.ranks_per_node) == ("my-runx", "nccl", 3)
         assert launched.backend.fallback == ("gloo",)
@@ -228,8 +237,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
 
 
 async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
         nodes = line(app, "layout.nodes")
         nodes.focus()
         await after(pilot, "end backspace 8", "8 ranks on 1 node", "│ 6│ 7│")
@@ -241,8 +249,7 @@ async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
 async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stops_no_launch(
     app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
 ):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=size) as pilot:
         env = line(app, "env")
         env.focus()
         await pilot.press(*"GLOO_TIMEOUT=5")
@@ -255,8 +262,7 @@ async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stop
         await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
         env.value = "GLOO_TIMEOUT=5"
         await until(pilot, lambda: row.has_class("-warned"), "the warning")
-        await pilot.press("f5")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        await after(pilot, "f5", on=RunScreen)
         assert engine.launched[0].env == {"GLOO_TIMEOUT": "5"}
 
 
@@ -281,8 +287,7 @@ async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only
 
 async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: RankdeckApp, engine: FakeEngine):
     engine.troubles = {"nccl": "localhost has no NVIDIA GPU"}
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
         line(app, BACKEND).focus()
         await until_seen(pilot, "✔ gloo", "✖ nccl", "localhost has no NVIDIA GPU")
         await after(pilot, "right", "nccl: can't run: localhost has no NVIDIA GPU")
@@ -290,8 +295,7 @@ async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: 
 
 
 async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node") as pilot:
         name = line(app, "name")
         name.focus()
         await after(pilot, "home slash left_square_bracket", "'/[quickstart' is not a valid name")
@@ -299,13 +303,11 @@ async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: Rankd
         await pilot.press("f5")
         await until(pilot, lambda: name.has_focus, "the cursor on the line that is wrong")
         assert engine.launched == []
-        await pilot.press("home", "delete", "delete")
-        await until_gone(pilot, "is not a valid name")
+        await after(pilot, "home delete delete", gone="is not a valid name")
 
 
 async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
         line(app, "name").value = "a/b"
         line(app, "layout.ranks_per_node").value = "many"
         line(app, f"{ARGUMENT}steps").value = "ten"
@@ -320,8 +322,7 @@ async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(
 
 
 async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refused(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
         screen = app.screen
         assert isinstance(screen, EditScreen)
         line(app, "name").value = "a/b"
@@ -335,13 +336,11 @@ async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refuse
 
 
 async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: FakeEngine):
-    async with app.run_test(notifications=True, size=(200, 40)) as pilot:
-        await opened(pilot, "e")
+    async with form(app, "e", size=(200, 40)) as pilot:
         await after(pilot, ("down", *"mine now", "ctrl+s"), "the shipped one")
         ((saved, path),) = engine.saved
         assert (saved.name, saved.description, path) == ("quickstart", "mine now", None)
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home, without a question")
+        await after(pilot, "escape", on=HomeScreen)
         await until_seen(pilot, "Plan: quickstart (yours)")
 
 
@@ -361,16 +360,14 @@ async def test_a_renamed_profile_becomes_another_file_beside_the_old_one(app: Ra
         for key in ("ctrl+u", "ctrl+k"):
             await pilot.press(key)
         await after(pilot, (*"theirs", "f3"), "Replace theirs?", "Cancel")
-        await pilot.press("enter")
-        await until_gone(pilot, "Replace theirs?")
+        await after(pilot, "enter", gone="Replace theirs?")
         assert engine.saved == []
         await after(pilot, "end 2 f3", "saved: ")
         assert engine.saved[0][1] == engine.folder / "theirs2.toml"
 
 
 async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp_path: Path):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e")
+    async with form(app, "e") as pilot:
         await after(pilot, "f4", "Save as", ".rankdeck/quickstart.toml")
         assert isinstance(app.screen, AskScreen)
         app.screen.query_one(Input).value = str(tmp_path / "other")
@@ -384,21 +381,18 @@ async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engi
         for answer, listed in (("n", []), ("y", [tmp_path / "team"])):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the form")
-            await pilot.press("f4")
-            await until(pilot, lambda: isinstance(app.screen, AskScreen), "the question for a file")
+            await after(pilot, "f4", on=AskScreen)
             app.screen.query_one(Input).value = str(tmp_path / "team" / f"{answer}.toml")
             await after(pilot, "enter", "List the profiles of this folder?", "found by")
             await pilot.press(answer)
             await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
             await until(pilot, lambda listed=listed: engine.folders == listed, "the folder")  # type: ignore[misc]
-            await pilot.press("escape")
-            await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+            await after(pilot, "escape", on=HomeScreen)
 
 
 async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app: RankdeckApp, engine: FakeEngine):
     engine.entries.append(entry(profile("quickstart-copy"), engine.folder))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "d", "New: quickstart-copy-2")
+    async with form(app, "d", "New: quickstart-copy-2") as pilot:
         await after(pilot, "ctrl+s", "saved: ")
         assert engine.saved[0][0].name == "quickstart-copy-2"
         assert engine.saved[0][1] is None
@@ -407,8 +401,7 @@ async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app:
 async def test_a_duplicate_of_a_profile_of_the_folder_is_saved_beside_it(app: RankdeckApp, engine: FakeEngine):
     here = engine.folder / ".rankdeck"
     engine.entries[0] = entry(profile("quickstart"), here, "here")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "d", "New: quickstart-copy")
+    async with form(app, "d", "New: quickstart-copy") as pilot:
         await after(pilot, "ctrl+s", "saved: ")
         assert engine.saved[0][1] == here / "quickstart-copy.toml"
 
@@ -420,25 +413,20 @@ async def test_a_profile_that_can_not_be_written_is_said_and_the_form_stays(
         raise ProfileError("/x/[/a.toml", None, "", "can't be written: Permission denied")
 
     monkeypatch.setattr(engine, "save_profile", refuse)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e")
+    async with form(app, "e") as pilot:
         await after(pilot, "ctrl+s", "quickstart was not saved", "/x/[/a.toml: can't be written")
         await after(pilot, "escape", "Edit: quickstart")
 
 
 async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "e")
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+    async with form(app, "e") as pilot:
+        await after(pilot, "escape", on=HomeScreen)
         await opened(pilot, "e")
         await after(pilot, "x escape", "Leave without saving?", "Stay")
         assert isinstance(app.screen, LeaveScreen)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+        await after(pilot, "enter", on=EditScreen)
         assert line(app, "name").value == "xquickstart" or line(app, "name").value == "quickstartx"
-        await pilot.press("backspace", "escape", "y")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await after(pilot, "backspace escape y", on=HomeScreen)
 
 
 async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(
@@ -447,8 +435,7 @@ async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(
     for name in ("data.py", "train_gpt.py", "setup.py", "test_a.py"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await opened(pilot, "n", "New: train_gpt", "● script", "train_gpt.py", "F7 choose file")
+    async with form(app, "n", "New: train_gpt", "● script", "train_gpt.py", "F7 choose file", size=(120, 40)) as pilot:
         await pilot.press("f5")
         await until(pilot, lambda: bool(engine.launched), "the launch")
         assert (engine.launched[0].name, engine.launched[0].recipe.script) == ("train_gpt", "train_gpt.py")
@@ -456,8 +443,7 @@ async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(
 
 async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, engine: FakeEngine):
     engine.launch_error = CheckError("no torch here", hint="install it")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot, "n")
+    async with form(app, "n") as pilot:
         await after(pilot, "z f5", "no torch here")
         await after(pilot, "escape", "New: ")
         assert "z" in line(app, "name").value
@@ -467,8 +453,7 @@ async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, en
 async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
     app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
 ):
-    async with app.run_test(notifications=True, size=size) as pilot:
-        await opened(pilot, "e", "4 ranks on 1 node")
+    async with form(app, "e", "4 ranks on 1 node", size=size) as pilot:
         line(app, "launch.warm").focus()
         await until_seen(pilot, "warm start", "● yes", "yes: forked from a process that has imported torch once")
         await after(pilot, "right", "● no", "no: every rank imports torch by itself")
@@ -565,8 +550,7 @@ async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
         await after(pilot, "e", "Edit: quickstart")
         await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
         await after(pilot, ("down", *"new", "escape"), "Leave without saving?", "Save and leave (s)")
-        await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await after(pilot, "s", on=HomeScreen)
         assert [saved.description for saved, _ in engine.saved] == ["new"]
 
 

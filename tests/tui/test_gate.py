@@ -7,7 +7,7 @@ import pytest
 
 from engine.client.engine import LocalEngine
 from tests.hostile import hostile_folder, nothing_starts, write_hostile
-from tests.tui.seen import after, until_gone
+from tests.tui.seen import after
 from tui.app import RankdeckApp
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -40,8 +40,7 @@ async def test_opening_resting_editing_and_checking_start_nothing(
             for number, name in enumerate(PROFILES):
                 await after(pilot, (*["down"] * min(number, 1),), f"Plan: {name} (here)", "T trusts it")
                 await after(pilot, "c", f"Trust {name}?")
-                await pilot.press("n")
-                await until_gone(pilot, f"Trust {name}?")
+                await after(pilot, "n", gone=f"Trust {name}?")
                 await after(pilot, "q", f"Plan: {name} (here)")
                 await after(pilot, "e", "not looked up:", "Edit")
                 await after(pilot, "down escape", f"Plan: {name} (here)")

@@ -35,13 +35,11 @@ async def test_the_history_shows_what_differs_and_compares_with_the_run_before(
     app = RankdeckApp(engine)
     async with showing(app, "gpt-aaaa", size=size) as pilot:
         await after(pilot, "H", "3 runs", "1 MiB", "--lr 0.2 (was 0.1)", "newest first")
-        await pilot.press("j", "c")
-        await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
+        await after(pilot, "j c", on=CompareScreen)
         text = await until_seen(pilot, "--lr", "gpt-aaaa")
         assert text.index("gpt-aaaa") < text.index("gpt-bbbb")
         await after(pilot, "escape", "newest first")
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await after(pilot, "q", on=HomeScreen)
 
 
 async def test_marked_runs_are_deleted_after_a_question(engine: FakeEngine):
@@ -73,15 +71,13 @@ async def test_a_run_is_launched_again_as_it_was_with_other_arguments_or_from_th
         await pilot.press("r")
         await until(pilot, lambda: len(engine.launched) == 1, "the launch")
         await until(pilot, lambda: not isinstance(app.screen, HistoryScreen), "the run")
-        await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, AskScreen), "the arguments")
+        await after(pilot, "A", on=AskScreen)
         app.screen.query_one(Input).value = "--lr '0.1 x'"
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.launched) == 2, "the launch")
         assert engine.launched[1].recipe.args == ("--lr", "0.1 x")
         await until(pilot, lambda: not isinstance(app.screen, AskScreen), "the run")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+        await after(pilot, "ctrl+r", on=EditScreen)
         await until_seen(pilot, "Launch again: linear")
         await pilot.press("f5")
         await until(pilot, lambda: len(engine.launched) == 3, "the launch")
@@ -101,8 +97,7 @@ async def test_the_code_of_two_runs_is_compared(engine: FakeEngine):
         await until_gone(pilot, "part of the name of a metric")
         await until_seen(pilot, "grad_norm")
         await after(pilot, "d", "uncommitted changes of the code are the same")
-        await pilot.press("d")
-        await until_gone(pilot, "uncommitted changes of the code are the same")
+        await after(pilot, "d", gone="uncommitted changes of the code are the same")
         assert "Runs" in text_of(app)
 
 
@@ -129,6 +124,5 @@ async def test_a_run_takes_the_place_of_the_one_it_was_launched_from_and_is_comp
             pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run_id == "linear-0001", "the new run"
         )
         assert len(app.screen_stack) == 2
-        await pilot.press("C")
-        await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
+        await after(pilot, "C", on=CompareScreen)
         await until_seen(pilot, "linear-cccc", "linear-0001")

@@ -12,7 +12,7 @@ from textual.widgets import Input
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import SupervisorElsewhereError
 from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
-from tests.tui.seen import after, showing, text_of, type_at_once, until, until_gone, until_seen
+from tests.tui.seen import after, showing, text_of, type_at_once, until, until_seen
 from tui.app import RankdeckApp
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
@@ -103,8 +103,7 @@ async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
         await until_seen(pilot, "quickstart", "4/4 ranks")
         assert [launched.name for launched in engine.launched] == ["quickstart"]
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await after(pilot, "q", on=HomeScreen)
         await until_seen(pilot, "keeps running: rankdeck attach quickstart-0001")
 
 
@@ -241,12 +240,10 @@ async def test_a_profile_of_the_folder_is_shown_and_runs_nothing_before_it_is_tr
             pilot, "Trust theirs?", "launch.setup  API_TOKEN=••• touch /tmp/owned", "It does not cover the code"
         )
         assert "hunter2" not in text_of(app)
-        await pilot.press("n")
-        await until_gone(pilot, "Trust theirs?")
+        await after(pilot, "n", gone="Trust theirs?")
         assert (engine.launched, engine.prewarmed) == ([], [])
         await after(pilot, "T", "Trust theirs?")
-        await pilot.press("y")
-        await until_gone(pilot, "not looked up")
+        await after(pilot, "y", gone="not looked up")
         await until(pilot, lambda: theirs.profile in engine.prewarmed, "the warm start")
         assert (engine.launched, engine.trusted) == ([], [theirs])
         await pilot.press("enter")

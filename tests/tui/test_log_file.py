@@ -32,6 +32,12 @@ def read(log: MergedLog, where: Where = "newer") -> None:
     log.apply(log.fetch(where))
 
 
+def read_log(*files: LogFile) -> MergedLog:
+    log = MergedLog(list(files))
+    read(log)
+    return log
+
+
 def read_all(log: MergedLog) -> None:
     read(log)
     while not log.caught_up:
@@ -50,8 +56,7 @@ def append(path: Path, data: bytes) -> None:
 
 def test_a_file_is_opened_at_its_end(path):
     path.write_bytes(numbered(0, 20_000))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert texts(log) == [f"line {index}" for index in range(20_000 - HISTORY, 20_000)]
     assert log.has_older
     assert log.caught_up
@@ -78,8 +83,7 @@ def test_a_gigabyte_is_opened_by_reading_a_megabyte_at_its_end(path, monkeypatch
 
 def test_older_lines_are_read_back_to_the_first(path):
     path.write_bytes(numbered(0, 50_000))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     number_of_last = log.first + len(log.lines) - 1
     while log.has_older:
         read(log, "older")
@@ -89,8 +93,7 @@ def test_older_lines_are_read_back_to_the_first(path):
 
 def test_growth_is_appended_and_numbers_stay(path):
     path.write_bytes(numbered(0, 10))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     append(path, numbered(10, 12))
     read(log)
     assert texts(log) == [f"line {index}" for index in range(12)]
@@ -98,8 +101,7 @@ def test_growth_is_appended_and_numbers_stay(path):
 
 
 def test_a_file_that_does_not_exist_yet_is_empty_until_it_does(path):
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert (texts(log), partials(log), log.caught_up) == ([], [], True)
     path.write_bytes(b"first\n")
     read(log)
@@ -108,8 +110,7 @@ def test_a_file_that_does_not_exist_yet_is_empty_until_it_does(path):
 
 def test_a_line_without_its_end_is_shown_and_replaced_by_the_whole(path):
     path.write_bytes(b"one\ntw")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert (texts(log), partials(log)) == (["one"], ["tw"])
     append(path, b"o")
     read(log)
@@ -122,8 +123,7 @@ def test_a_line_without_its_end_is_shown_and_replaced_by_the_whole(path):
 def test_a_line_of_which_a_request_has_read_a_part_is_not_taken_for_one_that_is_still_being_written(path, monkeypatch):
     monkeypatch.setattr(merged_log, "CHUNK", 100)
     path.write_bytes(numbered(0, 50) + b"the last")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     read(log, "start")
     while not log.caught_up:
         assert partials(log) == []
@@ -134,8 +134,7 @@ def test_a_line_of_which_a_request_has_read_a_part_is_not_taken_for_one_that_is_
 def test_an_unfinished_line_stands_below_lines_that_arrive_later(tmp_path):
     out, err = tmp_path / "out", tmp_path / "err"
     err.write_bytes(b" 10%|#")
-    log = MergedLog([LogFile(out), LogFile(err, stream="err")])
-    read(log)
+    log = read_log(LogFile(out), LogFile(err, stream="err"))
     append(out, b"step 1\n")
     append(err, b"\r 20%|##")
     read(log)
@@ -147,8 +146,7 @@ def test_lines_are_the_same_however_they_are_cut_into_reads(path, monkeypatch, c
     monkeypatch.setattr(merged_log, "CHUNK", chunk)
     lines = [f"{'é' * (index % 50)} {index}" for index in range(300)]
     path.write_bytes(b"")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     append(path, "\n".join(lines).encode() + b"\n")
     read_all(log)
     assert texts(log) == lines
@@ -156,8 +154,7 @@ def test_lines_are_the_same_however_they_are_cut_into_reads(path, monkeypatch, c
 
 def test_a_file_that_was_cut_off_begins_anew(path):
     path.write_bytes(numbered(0, 100))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     number = log.first + len(log.lines)
     path.write_bytes(b"new\n")
     read(log)
@@ -167,8 +164,7 @@ def test_a_file_that_was_cut_off_begins_anew(path):
 
 def test_a_file_that_was_replaced_by_a_longer_one_begins_anew(path, tmp_path):
     path.write_bytes(b"old\n")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     other = tmp_path / "other"
     other.write_bytes(b"new 1\nnew 2\nnew 3\n")
     other.rename(path)
@@ -178,8 +174,7 @@ def test_a_file_that_was_replaced_by_a_longer_one_begins_anew(path, tmp_path):
 
 def test_a_file_that_was_deleted_keeps_what_was_read(path):
     path.write_bytes(b"kept\n")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     path.unlink()
     read(log)
     assert texts(log) == ["kept"]
@@ -187,8 +182,7 @@ def test_a_file_that_was_deleted_keeps_what_was_read(path):
 
 def test_a_megabyte_without_line_feed_is_held_in_part(path):
     path.write_bytes(b"begin" + b"x" * 2_000_000 + b"\nnext\n")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert log.lines[-1].data == b"next"
     assert all(len(line.data) <= MAX_RAW for line in log.lines)
     append(path, b"y" * 1_000_000)
@@ -201,8 +195,7 @@ def test_a_megabyte_without_line_feed_is_held_in_part(path):
 
 def test_a_megabyte_of_a_progress_bar_is_held_as_its_newest_state(path):
     path.write_bytes(b"")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     append(path, b"".join(b"\r %d%%" % (index % 100) for index in range(200_000)))
     read_all(log)
     assert len(log.partials[0].data) <= MAX_RAW
@@ -211,15 +204,13 @@ def test_a_megabyte_of_a_progress_bar_is_held_as_its_newest_state(path):
 
 def test_bytes_are_kept_as_they_are(path):
     path.write_bytes(b"\xff\x00\x1b[31m\r\n")
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert log.lines[0].data == b"\xff\x00\x1b[31m\r"
 
 
 def test_lines_of_several_ranks_stand_in_order_of_arrival(tmp_path):
     paths = [tmp_path / str(rank) for rank in range(3)]
-    log = MergedLog([LogFile(path, rank=rank) for rank, path in enumerate(paths)])
-    read(log)
+    log = read_log(*(LogFile(path, rank=rank) for rank, path in enumerate(paths)))
     for rank in (2, 0, 1, 0):
         append(paths[rank], b"rank %d\n" % rank)
         read(log)
@@ -232,16 +223,14 @@ def test_the_file_that_was_written_to_last_stands_last_when_opened(tmp_path):
     err.write_bytes(b"warning\n")
     out.write_bytes(b"step\n")
     os.utime(err, (1000, 1000))
-    log = MergedLog([LogFile(out), LogFile(err, stream="err")])
-    read(log)
+    log = read_log(LogFile(out), LogFile(err, stream="err"))
     assert texts(log) == ["warning", "step"]
 
 
 def test_one_loud_rank_does_not_silence_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(merged_log, "CHUNK", 1000)
     paths = [tmp_path / str(rank) for rank in range(3)]
-    log = MergedLog([LogFile(path, rank=rank) for rank, path in enumerate(paths)])
-    read(log)
+    log = read_log(*(LogFile(path, rank=rank) for rank, path in enumerate(paths)))
     append(paths[0], numbered(0, 10_000))
     append(paths[1], b"heard\n")
     append(paths[2], b"heard too\n")
@@ -254,8 +243,7 @@ def test_one_loud_rank_does_not_silence_the_others(tmp_path, monkeypatch):
 def test_a_full_log_drops_its_oldest_lines_and_reads_them_again(path, monkeypatch):
     monkeypatch.setattr(merged_log, "MAX_LINES", 1000)
     path.write_bytes(numbered(0, 500))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     append(path, numbered(500, 1500))
     read(log)
     assert log.is_full
@@ -270,15 +258,13 @@ def test_a_full_log_drops_its_oldest_lines_and_reads_them_again(path, monkeypatc
 
 def test_a_log_that_is_not_full_drops_nothing(path):
     path.write_bytes(numbered(0, 10))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     assert log.trim(10) == 0
 
 
 def test_the_start_is_read_from_the_first_line_on_and_the_end_from_the_last_back(path):
     path.write_bytes(numbered(0, 100_000))
-    log = MergedLog([LogFile(path)])
-    read(log)
+    log = read_log(LogFile(path))
     read(log, "start")
     assert texts(log)[0] == "line 0"
     assert not log.has_older

@@ -1,8 +1,9 @@
 """The log view: what stands where while files grow."""
 
+import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ async def seen(pilot: Pilot[Any], view: LogView, text: str) -> None:
     await until(pilot, lambda: any(text in line for line in lines(view)), f"{text!r} among {lines(view)}", view.poll)
 
 
+@contextlib.asynccontextmanager
+async def log_app(
+    log: MergedLog | LogFile, text: str, size: tuple[int, int] = (40, 5)
+) -> AsyncIterator[tuple[Pilot[Any], LogApp]]:
+    """Shows a log in a terminal of this size, and begins when a text of it is on the screen."""
+    app = LogApp(log)
+    async with app.run_test(size=size) as pilot:
+        await seen(pilot, app.view, text)
+        yield pilot, app
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "rank 0's.out"
@@ -65,9 +77,7 @@ def path(tmp_path: Path) -> Path:
 
 async def test_a_log_is_shown_from_its_end_and_followed(path):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
         assert lines(app.view) == steps(95, 100)
         append(path, *steps(100, 103))
         await seen(pilot, app.view, "step 102")
@@ -78,9 +88,7 @@ async def test_a_log_is_shown_from_its_end_and_followed(path):
 
 async def test_what_is_on_the_screen_is_what_the_view_says(path):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
         append(path, *steps(100, 200))
         await seen(pilot, app.view, "step 199")
         await pilot.pause()
@@ -91,9 +99,7 @@ async def test_what_is_on_the_screen_is_what_the_view_says(path):
 async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_lines_are_counted(path, monkeypatch):
     monkeypatch.setattr(merged_log, "MAX_LINES", 3000)
     append(path, *steps(0, 1000))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 10)) as pilot:
-        await seen(pilot, app.view, "step 999")
+    async with log_app(LogFile(path), "step 999", size=(40, 10)) as (pilot, app):
         await pilot.press("pageup", "k")
         before = lines(app.view)
         assert not app.view.shown.follows
@@ -131,9 +137,7 @@ async def test_a_reader_at_the_edge_of_a_full_log_keeps_the_text_and_can_go_on(p
     monkeypatch.setattr(merged_log, "MAX_LINES", 120)
     monkeypatch.setattr(merged_log, "CHUNK", 300)
     append(path, *steps(0, 600))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 10)) as pilot:
-        await seen(pilot, app.view, "step 599")
+    async with log_app(LogFile(path), "step 599", size=(40, 10)) as (pilot, app):
         await pilot.press("g")
         await seen(pilot, app.view, "step 0")
         place = 0
@@ -150,9 +154,7 @@ async def test_a_reader_at_the_edge_of_a_full_log_keeps_the_text_and_can_go_on(p
 @pytest.mark.parametrize("key", ["up", "k", "pageup", "ctrl+u", "g", "home"])
 async def test_any_way_up_ends_following_and_the_end_takes_it_up_again(path, key):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
         await pilot.press(key)
         assert (app.view.shown.follows, app.view.badge) == (False, "paused")
         await pilot.press("g", "end" if key in ("g", "home") else "G")
@@ -162,9 +164,7 @@ async def test_any_way_up_ends_following_and_the_end_takes_it_up_again(path, key
 
 async def test_a_view_that_stops_following_keeps_the_text_where_it_is(path):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
         app.view.action_follow()
         append(path, *steps(100, 110))
         await until(pilot, lambda: app.view.shown.new_lines == 10, "the count", app.view.poll)
@@ -175,9 +175,7 @@ async def test_a_view_that_stops_following_keeps_the_text_where_it_is(path):
 
 async def test_the_wheel_and_the_scrollbar_move_the_view(path):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 10)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99", size=(40, 10)) as (pilot, app):
         app.view.scroll_relative(y=-30, animate=False)
         await pilot.pause()
         assert lines(app.view) == steps(60, 70)
@@ -191,9 +189,7 @@ async def test_the_wheel_and_the_scrollbar_move_the_view(path):
 
 async def test_a_terminal_that_changes_its_size_goes_on_following(path):
     append(path, *steps(0, 100))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
         for size in ((40, 30), (40, 3), (1, 1), (80, 24)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
@@ -204,9 +200,7 @@ async def test_a_terminal_that_changes_its_size_goes_on_following(path):
 async def test_older_lines_are_loaded_at_the_top_without_moving_the_text(path):
     append(path, *steps(0, 12_000))
     log = MergedLog([LogFile(path)])
-    app = LogApp(log)
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 11999")
+    async with log_app(log, "step 11999") as (pilot, app):
         held = len(log.lines)
         assert held < 12_000
         app.view.scroll_to(y=0, animate=False)
@@ -219,9 +213,7 @@ async def test_older_lines_are_loaded_at_the_top_without_moving_the_text(path):
 
 async def test_g_goes_to_the_first_line_of_the_file_and_G_to_its_last(path):
     append(path, *steps(0, 300_000))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 299999")
+    async with log_app(LogFile(path), "step 299999") as (pilot, app):
         await pilot.press("g")
         await seen(pilot, app.view, "step 0")
         assert lines(app.view) == steps(0, 5)
@@ -242,9 +234,7 @@ async def test_lines_of_stderr_and_of_several_ranks_say_so(tmp_path):
             for stream in ("out", "err")
         ]
     )
-    app = LogApp(log)
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "fine")
+    async with log_app(log, "fine") as (pilot, app):
         assert lines(app.view)[:4] == ["▌[r0]  warning", "▌[r11] warning", " [r0]  fine", " [r11] fine"]
     app = LogApp(MergedLog(log.sources[:2]), ascii_only=True)
     async with app.run_test(size=(40, 5)) as pilot:
@@ -254,9 +244,7 @@ async def test_lines_of_stderr_and_of_several_ranks_say_so(tmp_path):
 
 async def test_an_unfinished_line_is_shown_last_and_goes_on(path):
     path.write_bytes(b"one\n 10%|#")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "10%")
+    async with log_app(LogFile(path), "10%") as (pilot, app):
         with path.open("ab") as file:
             file.write(b"\r 20%|##")
         await seen(pilot, app.view, "20%")
@@ -268,9 +256,7 @@ async def test_an_unfinished_line_is_shown_last_and_goes_on(path):
 
 async def test_colours_of_the_output_are_kept(path):
     append(path, "\x1b[31mred\x1b[0m plain")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "red plain")
+    async with log_app(LogFile(path), "red plain") as (_pilot, app):
         inks = [segment.style.color for segment in app.view.render_line(0) if segment.style and segment.text == "red"]
         assert inks == [Color.from_ansi(1)]
 
@@ -278,17 +264,13 @@ async def test_colours_of_the_output_are_kept(path):
 async def test_no_color_leaves_the_colours_out(path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     append(path, "\x1b[31mred\x1b[0m plain")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "red plain")
+    async with log_app(LogFile(path), "red plain") as (_pilot, app):
         assert app.view.render_line(0)._segments[0].text == "red plain"
 
 
 async def test_long_lines_are_cut_moved_sideways_or_wrapped(path):
     append(path, "0123456789" * 10, "end")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(41, 6)) as pilot:
-        await seen(pilot, app.view, "end")
+    async with log_app(LogFile(path), "end", size=(41, 6)) as (pilot, app):
         assert lines(app.view)[:2] == ["0123456789" * 4, "end"]
         await pilot.press("l")
         assert lines(app.view)[0] == ("0123456789" * 5)[8:48]
@@ -300,9 +282,7 @@ async def test_long_lines_are_cut_moved_sideways_or_wrapped(path):
 
 async def test_every_row_of_wrapped_lines_can_be_reached(path):
     append(path, *(f"{index:02}" * 30 for index in range(20)))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(21, 7)) as pilot:
-        await seen(pilot, app.view, "1919")
+    async with log_app(LogFile(path), "1919", size=(21, 7)) as (pilot, app):
         await pilot.press("w")
         assert lines(app.view) == ["17" * 10] + ["18" * 10] * 3 + ["19" * 10] * 3
         rows = [lines(app.view)[0]]
@@ -329,6 +309,11 @@ async def test_wrapped_lines_are_followed_to_their_last_row(path):
         assert lines(app.view)[-1] == "y" * 10 + "Z"
 
 
+async def search(pilot: Pilot[Any], view: LogView, pattern: str, what: str) -> None:
+    view.search(pattern)
+    await found(pilot, view, what)
+
+
 async def found(pilot: Pilot[Any], view: LogView, what: str) -> None:
     """Waits until the border would say this of the search, looking at the files meanwhile."""
 
@@ -340,11 +325,8 @@ async def found(pilot: Pilot[Any], view: LogView, what: str) -> None:
 
 async def test_a_search_goes_to_the_nearest_match_above_on_from_there_and_around_the_end(path):
     append(path, *(f"step {index}" + (" ERROR here" if index in (10, 50, 90) else "") for index in range(100)))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 99")
-        app.view.search("error")
-        await found(pilot, app.view, "match 3 of 3 for 'error'")
+    async with log_app(LogFile(path), "step 99") as (pilot, app):
+        await search(pilot, app.view, "error", "match 3 of 3 for 'error'")
         assert not app.view.shown.follows
         for step, words, line in (
             (app.view.action_previous_match, "match 2 of 3", "step 50"),
@@ -358,49 +340,35 @@ async def test_a_search_goes_to_the_nearest_match_above_on_from_there_and_around
             await seen(pilot, app.view, line)
         app.view.search("Error")
         await found(pilot, app.view, "no match for 'Error'")  # capitals count
-        app.view.search("ERROR")
-        await found(pilot, app.view, "match 3 of 3")
+        await search(pilot, app.view, "ERROR", "match 3 of 3")
         app.view.search(None)
         assert app.view.finder.found is None
 
 
 async def test_a_search_is_a_regular_expression_and_one_that_is_wrong_is_told(path):
     append(path, *(f"loss {index}.5" for index in range(20)), "loss nan")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "loss nan")
-        app.view.search(r"loss 1\d\.")
-        await found(pilot, app.view, "match 10 of 10")
-        app.view.search("loss (nan|inf)$")
-        await found(pilot, app.view, "match 1 of 1")
+    async with log_app(LogFile(path), "loss nan") as (pilot, app):
+        await search(pilot, app.view, r"loss 1\d\.", "match 10 of 10")
+        await search(pilot, app.view, "loss (nan|inf)$", "match 1 of 1")
         for wrong, why in (("loss [", "unterminated character set"), ("(a+)+", "a repeat inside a repeat")):
-            app.view.search(wrong)
-            await found(pilot, app.view, f"can't be sought: {why}")
+            await search(pilot, app.view, wrong, f"can't be sought: {why}")
         app.view.action_next_match()
-        app.view.search("nan")
-        await found(pilot, app.view, "match 1 of 1")
+        await search(pilot, app.view, "nan", "match 1 of 1")
 
 
 async def test_a_search_that_is_typed_begins_where_its_first_letter_was_typed(path):
     append(path, *(f"line {index} {'stop' if index == 20 else 'step' if index == 30 else ''}" for index in range(40)))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "line 39")
-        app.view.search("sto")
-        await found(pilot, app.view, "match 1 of 1")
+    async with log_app(LogFile(path), "line 39") as (pilot, app):
+        await search(pilot, app.view, "sto", "match 1 of 1")
         await seen(pilot, app.view, "line 20")
-        app.view.search("st")
-        await found(pilot, app.view, "match 2 of 2")
+        await search(pilot, app.view, "st", "match 2 of 2")
         await seen(pilot, app.view, "line 30")
 
 
 async def test_lines_that_are_written_during_a_search_are_counted(path):
     append(path, "a needle", *steps(0, 10))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 9")
-        app.view.search("needle")
-        await found(pilot, app.view, "match 1 of 1")
+    async with log_app(LogFile(path), "step 9") as (pilot, app):
+        await search(pilot, app.view, "needle", "match 1 of 1")
         append(path, "another needle")
         await found(pilot, app.view, "match 1 of 2")
         app.view.action_next_match()
@@ -413,11 +381,8 @@ async def test_no_match_is_passed_over_because_its_line_has_to_be_read_first(pat
     monkeypatch.setattr(merged_log, "MAX_LINES", 120)
     monkeypatch.setattr(merged_log, "CHUNK", 300)
     append(path, "needle one", *steps(0, 600), "needle two", *steps(600, 1200), "needle three", "end")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "end")
-        app.view.search("needle")
-        await found(pilot, app.view, "match 3 of 3")
+    async with log_app(LogFile(path), "end") as (pilot, app):
+        await search(pilot, app.view, "needle", "match 3 of 3")
         for number, word in ((2, "two"), (1, "one"), (3, "three"), (2, "two")):
             app.view.action_previous_match()
             await found(pilot, app.view, f"match {number} of 3")
@@ -426,11 +391,8 @@ async def test_no_match_is_passed_over_because_its_line_has_to_be_read_first(pat
 
 async def test_every_match_is_marked_and_the_current_one_differently(path):
     append(path, "loss and loss", "Loss")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "Loss")
-        app.view.search("loss")
-        await found(pilot, app.view, "match 2 of 2")
+    async with log_app(LogFile(path), "Loss") as (pilot, app):
+        await search(pilot, app.view, "loss", "match 2 of 2")
         marked = [
             (segment.text, segment.style.bgcolor)
             for y in (0, 1)
@@ -444,9 +406,7 @@ async def test_every_match_is_marked_and_the_current_one_differently(path):
 async def test_levels_stand_out_without_colour_and_a_match_stands_out_from_them(path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     append(path, "10:00:00 ERROR bad", "WARNING: careful", "the ERROR")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "the ERROR")
+    async with log_app(LogFile(path), "the ERROR") as (pilot, app):
 
         def standing_out() -> list[list[str]]:
             rows = [app.view.render_line(y) for y in range(3)]
@@ -455,8 +415,7 @@ async def test_levels_stand_out_without_colour_and_a_match_stands_out_from_them(
             ]
 
         assert standing_out() == [["ERROR"], [], []]
-        app.view.search("bad|care")
-        await found(pilot, app.view, "match 2 of 2")
+        await search(pilot, app.view, "bad|care", "match 2 of 2")
         assert standing_out() == [["ERROR", "bad"], ["care"], []]
         app.view.action_errors()
         await found(pilot, app.view, "error 1 of 1")
@@ -465,20 +424,15 @@ async def test_levels_stand_out_without_colour_and_a_match_stands_out_from_them(
 
 async def test_a_match_far_to_the_right_is_brought_into_view(path):
     append(path, "x" * 300 + "needle" + "x" * 300)
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "xxx")
+    async with log_app(LogFile(path), "xxx") as (pilot, app):
         app.view.search("needle")
         await until(pilot, lambda: "needle" in lines(app.view)[0], "the needle")
 
 
 async def test_a_search_finds_lines_that_are_not_held_and_goes_on_from_there(path):
     append(path, "the needle", *steps(0, 40_000), "a needle", *steps(40_000, 80_000))
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 79999")
-        app.view.search("needle")
-        await found(pilot, app.view, "match 2 of 2")
+    async with log_app(LogFile(path), "step 79999") as (pilot, app):
+        await search(pilot, app.view, "needle", "match 2 of 2")
         await seen(pilot, app.view, "a needle")
         assert lines(app.view) == ["step 39998", "step 39999", "a needle", "step 40000", "step 40001"]
         app.view.action_previous_match()
@@ -501,18 +455,14 @@ async def test_a_search_that_is_open_finds_its_text_in_the_log_that_is_shown_nex
 
 async def test_y_copies_what_is_in_view(path):
     append(path, *steps(0, 100), "\x1b[31mred")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 3)) as pilot:
-        await seen(pilot, app.view, "red")
+    async with log_app(LogFile(path), "red", size=(40, 3)) as (pilot, app):
         await pilot.press("y")
         assert app.clipboard == "step 98\nstep 99\nred"
 
 
 async def test_y_copies_what_was_selected_with_the_mouse(path):
     append(path, "one two three", "four five six")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "four")
+    async with log_app(LogFile(path), "four") as (pilot, app):
         await pilot.mouse_down(LogView, offset=(4, 0))
         await pilot.hover(LogView, offset=(8, 1))
         await pilot.mouse_up(LogView, offset=(8, 1))
@@ -531,9 +481,7 @@ async def test_nothing_to_show_is_no_error(path):
 
 async def test_trap_2_hostile_output_is_shown_as_harmless_text(path):
     path.write_bytes(b"\n".join(CORPUS.values()) + b"\n")
-    app = LogApp(LogFile(path))
-    async with app.run_test(size=(80, 40)) as pilot:
-        await seen(pilot, app.view, "[red]text [bold")
+    async with log_app(LogFile(path), "[red]text [bold", size=(80, 40)) as (pilot, app):
         await pilot.press("w", "k", "k", "w")
         for line in lines(app.view):
             assert not any(ord(character) < 32 or 0x7F <= ord(character) <= 0x9F for character in line)

@@ -9,7 +9,7 @@ import pytest
 from engine.core.metrics.series import Point
 from engine.core.views.view import Activity, EventLine, NodeView, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
-from tui.data.model import IMPORTING, RunModel
+from tui.data.model import IMPORTING, Header, RunModel
 from tui.text.run import header_lines
 from tui.text.sparkline import spark_values
 
@@ -17,6 +17,12 @@ from tui.text.sparkline import spark_values
 @pytest.fixture
 def run(tmp_path: Path) -> FakeRun:
     return FakeRun(tmp_path)
+
+
+def header_of(model: RunModel, now: float) -> Header:
+    header = model.header(now)
+    assert header is not None
+    return header
 
 
 def folded(run: FakeRun) -> RunModel:
@@ -67,8 +73,7 @@ def test_a_node_that_is_away_is_named_with_the_time_since(run: FakeRun):
         for name, link in (("gpu01", "up"), ("gpu02", "down"), ("gpu03", "down"), ("gpu04", "down"))
     )
     model.apply(Update(run=msgspec.structs.replace(run.view, nodes=nodes, doing="no link")))
-    header = model.header(run.now)
-    assert header is not None
+    header = header_of(model, run.now)
     assert header.away == {"gpu02": 12.0, "gpu03": 12.0, "gpu04": 12.0}
     _, values = header_lines(header, 160, ascii=False)
     assert "gpu02 unreachable 12 s, gpu03 unreachable 12 s and 1 more" in values.plain
@@ -79,12 +84,10 @@ def test_there_is_no_estimate_without_a_total_or_while_holding(run: FakeRun):
         run.tick(step)
     model = folded(run)
     model.apply(Update(run=msgspec.structs.replace(run.view, steps=None)))
-    header = model.header(run.now)
-    assert header is not None
+    header = header_of(model, run.now)
     assert (header.eta, header.fraction) == (None, None)
     model.apply(Update(run=msgspec.structs.replace(run.view, state="holding")))
-    assert (header := model.header(run.now)) is not None
-    assert header.eta is None
+    assert header_of(model, run.now).eta is None
 
 
 @pytest.mark.parametrize(("counted", "steps"), [("attempt", (40, 41)), ("generation", (60, 61))])
@@ -95,8 +98,7 @@ def test_a_new_attempt_and_a_rejoin_begin_a_new_pace(run: FakeRun, counted: str,
     model.apply(Update(run=msgspec.structs.replace(run.view, step=steps[1], **{counted: 1})))
     for step in steps:
         model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
-    header = model.header(run.now)
-    assert header is not None
+    header = header_of(model, run.now)
     assert header.eta == pytest.approx(100.0 - steps[1])
 
 
@@ -131,8 +133,7 @@ def test_ranks_that_reach_a_step_later_do_not_slow_the_pace(run: FakeRun):
     model.apply(Update(run=msgspec.structs.replace(run.view, step=2)))
     points = [Point(rank, "loss", LAUNCHED_AT + step + rank / 10, step, 1.0) for step in (1, 2) for rank in range(4)]
     model.apply(Update(points=tuple(points)))
-    header = model.header(LAUNCHED_AT + 3)
-    assert header is not None
+    header = header_of(model, LAUNCHED_AT + 3)
     assert header.eta == pytest.approx(98.0)
 
 
@@ -145,8 +146,7 @@ def test_a_loss_that_is_not_finite_shows_as_nan_in_its_row_and_in_the_header(run
     assert rows[2].view.loss is not None
     assert math.isnan(rows[2].view.loss)
     assert rows[1].view.loss is None
-    header = model.header(run.now)
-    assert header is not None
+    header = header_of(model, run.now)
     assert header.loss is not None
     assert math.isnan(header.loss)
 
@@ -157,8 +157,7 @@ def test_a_new_attempt_does_not_inherit_the_nan_of_the_one_before(run: FakeRun):
     run.begin_attempt(1)
     model = folded(run)
     assert [row.view.loss for row in model.rows()] == [None] * 4
-    header = model.header(run.now)
-    assert header is not None
+    header = header_of(model, run.now)
     assert header.loss is None
 
 
@@ -192,6 +191,5 @@ def test_elapsed_time_stands_still_once_the_run_has_ended(run: FakeRun):
     run.end()
     model = folded(run)
     assert model.ended
-    header = model.header(run.now + 3600)
-    assert header is not None
+    header = header_of(model, run.now + 3600)
     assert header.elapsed == pytest.approx(60.0)

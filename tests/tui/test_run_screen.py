@@ -131,12 +131,10 @@ async def test_destructive_keys_ask_and_enter_alone_does_nothing(
     async with showing(app, "● running") as pilot:
         await pilot.press("j")
         await after(pilot, key, question, "Cancel")
-        await pilot.press("enter")
-        await until_gone(pilot, question)
+        await after(pilot, "enter", gone=question)
         assert run.asked == []
         await after(pilot, key, question)
-        await pilot.press("escape")
-        await until_gone(pilot, question)
+        await after(pilot, "escape", gone=question)
         assert run.asked == []
         await after(pilot, key, question)
         await after(pilot, "y", "done")
@@ -352,8 +350,7 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await after(pilot, "N", "line 20 needle [red", "match 1 of 2")
         await after(pilot, "N", "line 90 needle [red", "wrapped to the last: match 2 of 2 for 'needle'")
         await after(pilot, "n", "line 20 needle [red", "wrapped to the first: match 1 of 2")
-        await pilot.press("escape")
-        await until_gone(pilot, "'needle'")
+        await after(pilot, "escape", gone="'needle'")
         await after(pilot, "f", "line 199", "follow")
 
 
@@ -394,12 +391,10 @@ async def test_the_log_is_filtered_by_expressions_and_by_level(app: RankdeckApp,
         await after(pilot, "escape", "INFO the end")
         text = await after(pilot, "L", "warnings and worse", "WARNING line 3", "  File x", "ValueError: bad")
         assert "INFO" not in text
-        await pilot.press("L")
-        await until_gone(pilot, "WARNING line 3")
+        await after(pilot, "L", gone="WARNING line 3")
         await after(pilot, "L", "INFO the end")
         await after(pilot, ("ampersand", *"a("), "can't be filtered by: missing )")
-        await pilot.press("escape")
-        await until_gone(pilot, "can't be filtered")
+        await after(pilot, "escape", gone="can't be filtered")
 
 
 async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run: FakeRun):
@@ -412,8 +407,7 @@ async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run
     async with showing(app, "line 99") as pilot:
         await after(pilot, "3 e", "error 1 of 2", "line 19", "- ERROR -")
         await after(pilot, "n", "error 2 of 2", "Traceback")
-        await pilot.press("escape")
-        await until_gone(pilot, "error 2 of 2")
+        await after(pilot, "escape", gone="error 2 of 2")
 
 
 async def test_what_the_filter_lets_through_is_saved_to_a_new_file(app: RankdeckApp, run: FakeRun, tmp_path: Path):

@@ -70,8 +70,7 @@ async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):
         await after(pilot, "t", "call_0")
         await until(pilot, lambda: app.screen.query_one(TextPane).has_focus, "the stacks")
         await after(pilot, "end", "call_199")
-        await pilot.press("g", "space")
-        await until_gone(pilot, "call_0 ")
+        await after(pilot, "g space", gone="call_0 ")
 
 
 async def test_a_run_that_has_ended_offers_no_stacks(app: RankdeckApp, run: FakeRun):

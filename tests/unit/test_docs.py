@@ -11,7 +11,7 @@ import pytest
 from engine.core.plan.profile import all_keys
 from engine.planning.profiles import read_profile
 from engine.planning.recipes import recipes
-from tests.support import PATIENCE, parse_profile, verbs
+from tests.support import PATIENCE, parse_profile, run_program, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = (ROOT / "docs" / "profiles.md").read_text()
@@ -78,14 +78,7 @@ WALKS = ARCHITECTURE[ARCHITECTURE.index("## Four walks") : ARCHITECTURE.index("#
 
 @pytest.mark.slow
 def test_the_drawings_are_those_of_the_code() -> None:
-    done = subprocess.run(
-        [sys.executable, "docs/rooms.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_program([sys.executable, "docs/rooms.py", "--check"], cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

@@ -23,7 +23,7 @@ from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
-from tests.support import PATIENCE, WHEEL, entries, from_table, rows
+from tests.support import PATIENCE, WHEEL, entries, from_table, rows, run_program
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})
 
@@ -193,9 +193,7 @@ def test_what_is_said_to_do_nothing_stands_nowhere_in_torch_but_in_lists(name: s
 
 @cache
 def mca_names(ompi_info: str) -> frozenset[str]:
-    done = subprocess.run(
-        [ompi_info, "--all", "--parsable"], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    done = run_program([ompi_info, "--all", "--parsable"], check=True)
     return frozenset(f"OMPI_MCA_{name}" for name in re.findall(r":param:(\w+):", done.stdout))
 
 

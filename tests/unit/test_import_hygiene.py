@@ -3,13 +3,12 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, entries, from_table
+from tests.support import entries, from_table, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "textual", "rich", "numpy", "plotext", "tui"}
@@ -26,10 +25,7 @@ def loaded(code: str, *arguments: str) -> set[str]:
 def loaded_modules(code: str, *arguments: str) -> set[str]:
     report = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "RANKDECK_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code + report, *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment,
-    )  # fmt: skip
+    done = run_program([sys.executable, "-c", code + report, *arguments], cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     names: list[str] = json.loads(done.stdout.splitlines()[-1])
     return set(names)
@@ -68,9 +64,7 @@ def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monke
 )
 def test_what_every_start_would_wait_for_is_imported_later(module, later):
     report = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
-    done = subprocess.run(
-        [sys.executable, "-c", report], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    done = run_program([sys.executable, "-c", report], cwd=ROOT, check=True)
     assert later & set(done.stdout.split()) == set()
 
 

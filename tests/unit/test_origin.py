@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from engine.core.plan.secrets import HIDDEN
 from engine.core.views.origin import kept_environment
 from engine.runs.origins import git as module
 from engine.runs.origins.git import read_code
+from tests.support import run_program
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -18,13 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def git(folder: Path, *words: str) -> str:
     own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     identity = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
-    done = subprocess.run(
-        ["git", *identity, "-C", str(folder), *words],
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program(["git", *identity, "-C", str(folder), *words], env={**os.environ, **own}, check=True)
     return done.stdout.strip()
 
 

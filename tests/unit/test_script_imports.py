@@ -1,11 +1,10 @@
 """Which installed modules a script uses, as rank 0 tells."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import PATIENCE, ROOT, entries
+from tests.support import ROOT, entries, run_program
 
 SCRIPT = entries("unit/script_imports", "script")
 
@@ -14,14 +13,7 @@ def said_by(folder: Path, text: str) -> list[str]:
     """The lines that a script prints."""
     script = folder / "train.py"
     script.write_text(text)
-    done = subprocess.run(
-        [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
+    done = run_program([sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     return done.stdout.splitlines()
 
 
