@@ -19,9 +19,7 @@ from textual.drivers import linux_driver
 
 _X10_REPORT = re.compile(rb"\x1b\[M[\x20-\xff]{3}", re.DOTALL)
 _BEGUN_REPORT = re.compile(rb"\x1b\[M[\x20-\xff]{0,2}\Z", re.DOTALL)
-
-REPEAT = 1.0
-"""Seconds between two requests for the SGR form: a terminal that has no such form is not asked on every movement."""
+REPEAT = 1.0  # seconds between two requests for the SGR form, which not every terminal has
 
 
 class InputDecoder(codecs.IncrementalDecoder):

@@ -44,9 +44,7 @@ while True:
 """
 """Connects the standard input and output of a step with a socket of its node, after `MARK`."""
 
-STOPPED_CHECK = 1.0
-"""Seconds without a message after which a client looks whether the supervisor is stopped; see `StoppedWatch`."""
-
+STOPPED_CHECK = 1.0  # seconds without a message after which a client looks whether the supervisor is stopped
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 

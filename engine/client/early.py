@@ -10,8 +10,7 @@ import sys
 from engine.installed import COMMAND
 
 MARK = "RANKDECK_MARK"
-waiting: subprocess.Popen[bytes] | None = None
-"""It reads the folder of its run as a line of JSON, or ends with this process."""
+waiting: subprocess.Popen[bytes] | None = None  # it reads its run's folder as a line of JSON, or ends with us
 
 
 def start_early() -> None:

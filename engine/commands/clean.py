@@ -16,8 +16,7 @@ from engine.runs.record import read_note, refuse_elsewhere
 from engine.runs.templates import end_template, remove_ended_templates, templates, waits
 from engine.supervisor.lifetime.abandon import end_processes
 
-TEMPLATE_TIME = 30.0
-"""Seconds in which a template ends. A template that imports torch sees the request after the import."""
+TEMPLATE_TIME = 30.0  # seconds for a template to end; one that imports torch sees the request after the import
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:

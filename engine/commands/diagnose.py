@@ -30,9 +30,7 @@ from engine.runs.replay import read_journal
 HEAD, TAIL = 1 << 19, 1 << 22
 """Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows most others."""
 
-MIDDLE = 1 << 29
-"""Bytes before the end that are searched for tracebacks: a rank may have failed long before the others ended."""
-
+MIDDLE = 1 << 29  # bytes before the end that are searched for tracebacks: a rank may have failed long before others
 MOST_BLOCKS = 8  # blocks between beginning and end that are kept because they have tracebacks
 MOST_FILES = 4096  # most files of one job
 LEAST = 1 << 16  # bytes read of each file at least, if there are many
@@ -47,8 +45,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one job."""
 
     subject: str  # the run's id, or the name of the log
-    state: str
-    """The state of a run: `failed`, `holding`, `running`… A log has `failed`, or `unknown` if no known failure was found."""
+    state: str  # of a run: `failed`, `holding`, `running`…; of a log: `failed`, or `unknown` without a known failure
     attempt: int | None  # the attempt of a run that this is about
     verdict: Verdict | None  # none: nothing failed, or no known failure was found
     noticed: tuple[str, ...]  # known problems that were seen but did no harm by themselves

@@ -9,8 +9,7 @@ from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_whereabouts
 
-ANSWER_TIME = 5.0
-"""Seconds in which a running supervisor writes its note again: it checks every second, and a shared file system may be slow."""
+ANSWER_TIME = 5.0  # seconds for a supervisor's next note: it looks every second, and shared file systems are slow
 
 
 def take_over(paths: RunPaths, *, yes: bool) -> None:

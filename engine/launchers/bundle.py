@@ -41,8 +41,7 @@ SHARED = (
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
 """Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
 
-COMMENT = re.compile(r"(?:^ *|  )# .*$", re.MULTILINE)
-"""Comments. No string of the modules contains text that looks like a comment."""
+COMMENT = re.compile(r"(?:^ *|  )# .*$", re.MULTILINE)  # no string of the modules looks like one
 
 LOADER = '''\
 import sys

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 NOT_REGULAR = "it is not a regular file"
 
 MAX_FILE = 1 << 27  # bytes of the largest file of a run that is read whole: its curves
-
-_IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""Errors from opening a link, a socket, a pipe without a reader, or a folder."""
+_IS_ANOTHER = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # of a link, a socket, a pipe without a reader, a folder
 
 
 def open_regular(path: AnyPath, flags: int = os.O_RDONLY) -> int:

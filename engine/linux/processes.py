@@ -11,9 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MARK = "RANKDECK_MARK"
-"""Environment variable that every process of a run inherits from its rank. Its value is unique to the run."""
-
+MARK = "RANKDECK_MARK"  # variable that every process of a run inherits from its rank; its value is unique to the run
 PF_EXITING = 0x4  # flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`
 
 

@@ -13,9 +13,7 @@ OPEN_FILES = 65_536
 """The soft limit of open files that the agent sets, if the hard limit allows it; ranks inherit it. Some programs close all numbers
 up to the limit, so more could make them slow."""
 
-MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30
-"""Memory is short if less than this share of it is left, and less than this number of bytes."""
-
+MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30  # memory is short if less than this share and these bytes are left
 TEMPLATE_LIMIT = 8 << 30  # bytes of memory that control groups must allow where a template waits for launches
 NO_LIMIT = 1 << 60  # the kernel shows unlimited memory as a number near 2**63
 

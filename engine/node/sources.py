@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")
-"""Endings of names in a folder of packages: they change when a package is installed or removed."""
-
+PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")  # ends of names that change with a package
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     State = list[tuple[int, str]]

@@ -66,9 +66,7 @@ on a node have no bytecode: each rank would compile them."""
 KEPT: list = []  # type: ignore[type-arg]
 """A table that torch keeps in a cache and frees when a group is made. To free it, each rank would copy 300 pages."""
 
-INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that change when a package is installed, upgraded or removed."""
-
+INSTALLED = ("site-packages", "dist-packages")  # folders that change with an installed package
 Spares = Dict[int, socket.socket]  # pre-forked processes by pid, each with the socket for its request
 MAX_MESSAGE = 1 << 20
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-COMMAND_LENGTH = 15
-"""Bytes of a process's short name, which `top` shows (TASK_COMM_LEN in include/linux/sched.h, without the NUL)."""
+COMMAND_LENGTH = 15  # bytes of the short name that `top` shows: TASK_COMM_LEN of Linux without the NUL
 
 
 def show_title(role: str, about: str = "") -> None:

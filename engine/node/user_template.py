@@ -54,10 +54,7 @@ NAMES = "template-names"
 """The file beside the folders of templates: further variables that an import has read and in which requests differed."""
 
 INSTALLED = ("site-packages", "dist-packages")
-
-START_FILES = frozenset({"sitecustomize", "usercustomize"})
-"""Modules that Python imports at its start, if there are any."""
-
+START_FILES = frozenset({"sitecustomize", "usercustomize"})  # Python imports them at its start
 LOOK_TIME = 5.0  # seconds between two looks at memory, folder and idle time
 REQUEST_TIME = 5.0  # seconds in which a process that has connected sends its request
 MOST_LOST = 8  # most runs whose template was killed and whose ranks are reaped here

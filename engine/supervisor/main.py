@@ -49,9 +49,7 @@ from engine.supervisor.watches.imports import ImportWatch
 from engine.supervisor.watches.patience import STORE_PERIOD, HoldWatch, JoinWatch, RejoinWatch, StoreWatch
 
 SAVE_PERIOD = 5.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
-
-SAVE_SHARE = 0.02
-"""Largest share of time for saving: with thousands of ranks it takes a second, in which nothing else is done."""
+SAVE_SHARE = 0.02  # largest share of time for saving: with thousands of ranks it takes a second
 
 
 class GivenUpError(RankdeckError):

@@ -20,17 +20,13 @@ from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
 from engine.supervisor.log import first_words, note
 
-MOST_FAILURES, CALM_SECONDS = 5, 60.0
-"""Failures in a row after which a part stays off. A part that has run for longer than `CALM_SECONDS` ends the row."""
-
+MOST_FAILURES, CALM_SECONDS = 5, 60.0  # failures in a row after which a part stays off, and a life that ends the row
 PAUSE = 1.0  # seconds until a part that has failed begins again: doubled with each failure in a row
 
 WATCH_PERIOD = 1.0
 """Seconds between two looks of a watch. Watches count their looks instead of time, because a pause of this process is not the ranks' delay."""
 
-START_TIME = 1.0
-"""Seconds in which ranks of a template start. Work that can wait waits so long, because it would delay them."""
-
+START_TIME = 1.0  # seconds in which ranks of a template start; work that would delay them waits so long
 MAX_WARNING = 400  # characters of a warning
 Handle = Callable[[AnyEvent], str | None]  # Processes an event. Returns why it has no effect, or None if it has.
 

@@ -8,9 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Literal
 
-MOST = 74_994
-"""Bytes that are sent to a terminal at once: xterm, and with it hterm and others, drop longer sequences whole."""
-
+MOST = 74_994  # bytes sent to a terminal at once: xterm and hterm drop longer sequences whole
 PATIENCE = 2.0  # seconds that tmux may take
 
 

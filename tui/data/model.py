@@ -18,10 +18,7 @@ LOSS = "loss"
 THROUGHPUT = "throughput"  # names of the two series in the table and the chart
 
 MAX_EVENTS = 1000  # most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop
-
-PACE_STEPS = 64
-"""Number of newest steps for the estimate of the end: enough to be steady, few enough to notice a slowdown."""
-
+PACE_STEPS = 64  # newest steps for the estimate of the end: enough to be steady, few enough for a slowdown
 IMPORTING = "importing torch"  # note of ranks that have no process yet, while torch is imported
 
 

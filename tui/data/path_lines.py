@@ -10,10 +10,7 @@ from tui.data.off_loop import off_loop
 
 MOST_SCRIPTS = 500
 DEEPEST = 3  # levels of folders below the working directory in which scripts are looked for
-
-MOST_ENTRIES = 10_000
-"""Entries that are read of all these folders, and of one whose names are completed: a data set may have millions."""
-
+MOST_ENTRIES = 10_000  # entries read of these folders and of one whose names are completed: data sets have millions
 _NO_PROGRAMS = ("__", "test_", "conftest.py", "setup.py")  # beginnings of names of files that are not launched
 _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 

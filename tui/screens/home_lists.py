@@ -17,9 +17,7 @@ from tui.text.home import profile_lines, run_lines
 from tui.widgets.headers import TitleBar
 from tui.widgets.line_list import LineList
 
-RUNS_SECONDS = 2.0
-"""Seconds after which runs and profiles are read again: a few small files each. Profiles that have not changed are not read."""
-
+RUNS_SECONDS = 2.0  # seconds after which runs and profiles are read again; unchanged profiles are not read
 FIRST_PROFILE = "quickstart"  # where the cursor begins for a user without own profiles
 
 

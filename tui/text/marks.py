@@ -7,9 +7,7 @@ from textual.content import Content
 from engine.core.checks.findings import State
 from engine.core.run.state import ListedWord, RankWord
 
-MUTED = "$foreground 60%"
-"""Style of secondary text. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
-
+MUTED = "$foreground 60%"  # secondary text: `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white
 CURSOR = 1  # cells of the sign before the line with the cursor
 
 

@@ -26,9 +26,7 @@ MARKER, SWATCH = "braille", "⣤"
 ASCII_MARKER = "."  # how every curve is drawn, and how the legend shows it
 
 SIGNS = ("●", "▲", "■", "◆", "+", "#")
-ASCII_SIGNS = ("*", "+", "o", "x", "#", "@")
-"""Each curve has a sign at a few places, so that colour is not the only difference."""
-
+ASCII_SIGNS = ("*", "+", "o", "x", "#", "@")  # of each curve at a few places: colour is not the only difference
 SIGNED = 5  # places of a curve that have its sign
 
 RESTART = "┊"

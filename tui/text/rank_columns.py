@@ -18,8 +18,7 @@ from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CURSOR, signs
 from tui.text.sparkline import WINDOWS, Scale, scale_of, spark_values, sparkline
 
-LEAST_NOTE = 16
-"""Cells of the note and the space before it: the reason of a failure fits. Sparklines and GPU make room for it."""
+LEAST_NOTE = 16  # cells of a note that fit the reason of a failure; sparklines and GPU make room for it
 
 
 class Sparks(NamedTuple):

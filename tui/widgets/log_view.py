@@ -28,9 +28,7 @@ from tui.widgets.log_rows import PARTS, styles_of
 from tui.widgets.text_pane import fitted_title
 
 SIDEWAYS = 8  # cells that one key press moves sideways
-
-LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
-"""Lowest levels of the lines that are shown; a key sets one after the other."""
+LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))  # lowest levels shown, one key after the other
 
 
 class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):

@@ -6,8 +6,7 @@ from textual.strip import Strip
 
 from tui.widgets.log_rows import LogRows
 
-Position = tuple[int, int]
-"""Index of the first line in view. If lines are wrapped, also how many rows of this line are above the window."""
+Position = tuple[int, int]  # first line in view, and its rows above the window if lines are wrapped
 
 
 class LogWindow:

@@ -12,9 +12,7 @@ from engine.core.words import count, import_words, preload_words
 
 LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
 LOW_FILES, NO_FILES = 1000, 50  # a folder with fewer free bytes or files is nearly full, or full
-
-LOW_SHARED = 1 << 28
-"""Bytes of /dev/shm: containers have 64 MiB by default, with which DataLoader workers die by SIGBUS."""
+LOW_SHARED = 1 << 28  # bytes of /dev/shm: with the 64 MiB of containers DataLoader workers die by SIGBUS
 
 SLOW_WRITE = 1.0
 """Seconds for a small file to reach the disk. The supervisor writes one for each request and each end of a run, and waits for it."""

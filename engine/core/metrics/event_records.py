@@ -48,10 +48,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 HEAD, FOOT = 12, 4  # bytes before and behind a record
-
-MAX_RECORD = 1 << 26
-"""Bytes of the largest record that is plausible: an image, say. Larger ones are skipped without being held in memory."""
-
+MAX_RECORD = 1 << 26  # Bytes of the largest plausible record, such as an image. Larger ones are skipped.
 MAX_TAG = 64  # bytes of the longest tag that becomes a metric
 _FLOAT, _DOUBLE = 1, 2  # types of tensors
 

@@ -19,10 +19,7 @@ from engine.core.words import rank_words
 
 Mark = Literal["stalled", "slow", "nan"]
 Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored", "raised", "stays"]
-
-FEW_STEPS = 3
-"""Steps after which a rank's usual interval is known, and looks with new steps after which ranks are compared."""
-
+FEW_STEPS = 3  # steps until a rank's usual interval is known, and looks with new steps until ranks are compared
 FEW_SIGNS = 10  # the same for a script without steps, whose output comes less regularly
 SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 
@@ -38,10 +35,7 @@ RAISED_FOR, STAYS_FOR = 3.0, 60.0
 
 WARM_UP = 20  # values of a loss or a throughput from which their level is known
 SMOOTHING = 0.1  # share of a new value in the running mean of a loss and of its deviation
-
-LEAST_SPREAD = 0.02
-"""The deviation of a loss is taken as this share of it at least: a loss that hardly moves would spike with every step."""
-
+LEAST_SPREAD = 0.02  # a loss deviates by this share of it at least: one that hardly moves would spike with each step
 SPIKE_PAUSE = 60.0  # seconds between two reports of spikes
 NEW_RATES = 5  # seconds of throughput that are compared with those before
 

@@ -10,9 +10,7 @@ from engine.core.metrics.lines.counters import Counter
 from engine.core.metrics.lines.formats import MAIN
 from engine.core.metrics.series import Point, point
 
-THROUGHPUT_WINDOW = 0.25
-"""Seconds of samples in one point of the throughput: a screen shows at most four points a second."""
-
+THROUGHPUT_WINDOW = 0.25  # seconds of samples in one point of the throughput: a screen shows four points a second
 MAX_KEYS = 64  # most curves of one rank; a script that generates names would otherwise fill the memory
 TRAINING = "train"  # the phase of ordinary steps
 
@@ -65,8 +63,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     first_epoch: int | None = None  # the first epoch that was printed, by this or an earlier attempt
     has_epoch_lines: bool = False  # the newest epoch has a line of its own, so counts after it are those of the epoch
     epoch_step: int | None = None
-    epoch_steps: int | None = None
-    """Step and steps of the epoch, if steps are counted in each; `step` and `steps` are those of the run."""
+    epoch_steps: int | None = None  # steps of the epoch, if steps are counted in each; `steps` are those of the run
     counters: dict[str, Counter] = {}
     owner: str = ""  # the name of the training's own count
     is_tested: bool = False  # whether the newest report is a count of held-out data: values without a count after it are their summary

@@ -28,10 +28,7 @@ _UNITS = {"throughput": "", "it/s/device": "it", "it/s": "it", "samples/s/device
 _PRECEDENCE = {key: place for place, key in enumerate(_UNITS)}
 
 DERIVED_AFTER = 3  # lines with a step and no throughput, after which it is derived
-
-DERIVED_WINDOW = 1.0
-"""Seconds of steps in one point of a derived throughput: lines are read some times a second, so less would be noise."""
-
+DERIVED_WINDOW = 1.0  # seconds of steps in one point of a derived throughput: less would be noise
 PLACEHOLDERS = (-1.0, 0.0)  # values that ranks of a pipeline without its last stage print as their loss
 
 _COUNTED = Format(kind="file", counter="file")

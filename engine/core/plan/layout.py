@@ -14,10 +14,7 @@ from engine.core.patterns import late
 
 MAX_RANKS = 65_536  # far above any real run, to catch typing errors
 MAX_NODES = 4_096  # The same for nodes. Ranges are counted before they are expanded.
-
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names that always mean this machine, regardless of the resolver."""
-
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})  # they always mean this machine
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?"
 _NODE_NAME = late(rf"(?:{_NAME}@)?{_NAME}\Z")
 """A node's name: no option (leading dash), and no characters with a meaning for shells or terminals."""

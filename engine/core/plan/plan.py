@@ -106,8 +106,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: BackendSettings
     backend_note: str = ""  # why this backend was chosen, if the profile leaves the choice open
     backend_is_auto: bool = False  # whether rankdeck chose the backend, because the profile says `auto`
-    fallback: tuple[BackendSettings, ...] = ()
-    """Backends to use, in this order, if ranks can't set up their process group."""
+    fallback: tuple[BackendSettings, ...] = ()  # to use in this order, if ranks can't set up their process group
     timeout: float
     nodes: tuple[PlannedNode, ...]
     places: tuple[Place, ...]
@@ -122,16 +121,14 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     env_defaults: dict[str, str]
     preload: tuple[str, ...] = ()
     """Modules that the template imports besides torch, before it forks ranks: with `launch.preload = "auto"`, those of the last run."""
-    slow_imports: tuple[tuple[str, float], ...] = ()
-    """Modules that are worth adding to `preload`, and the seconds that their imports took in a rank."""
+    slow_imports: tuple[tuple[str, float], ...] = ()  # modules worth adding to `preload`, and their seconds in a rank
     warnings: tuple[EnvWarning, ...] = ()  # warnings about variables. They do not change the launch.
     outer_python: str = ""
     """The Python of agents, if ranks have another one inside `launch.wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.
-    spare_names: tuple[str, ...] = ()
-    """The spare nodes where dead ranks can rejoin, because the nodes need no copy of the code."""
+    spare_names: tuple[str, ...] = ()  # spare nodes where dead ranks can rejoin: they need no copy of the code
     is_looked_up: bool = True
     """False: nothing may start for the profile, so neither programs nor nodes were asked what the plan depends on."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does

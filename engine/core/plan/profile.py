@@ -32,9 +32,7 @@ class Backend(Section, frozen=True, kw_only=True):
     env: dict[str, str] = {}
 
 
-Transport = Literal["local", "ssh", "slurm", "pbs"]
-"""How the agent of a node is reached: the launchers of `engine.launchers`."""
-
+Transport = Literal["local", "ssh", "slurm", "pbs"]  # how the agent of a node is reached: see `engine.launchers`
 Bind = Literal["none", "core", "numa", "socket"]  # the unit of CPUs that each rank is bound to
 
 BIND_WORDS: dict[Bind, str] = {

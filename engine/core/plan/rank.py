@@ -17,8 +17,7 @@ LAUNCHER_NAMES = (
 ).split()
 """Variables that a launcher sets for its ranks."""
 
-SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
-"""Variables to which a node's agent adds folders of its own, for all ranks of the node."""
+SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # variables to which an agent adds folders of its own, for all ranks
 
 
 class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):

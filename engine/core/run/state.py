@@ -79,8 +79,7 @@ class Node(Value, frozen=True, kw_only=True):
     link: Literal["down", "up", "closed", "given-up"] = "down"
     reason: str = ""
     since: float = 0.0
-    was_up: bool = False
-    """Whether its agent ever answered. If it did and the node is given up, processes may be left there."""
+    was_up: bool = False  # Whether its agent ever answered. If so, a node that is given up may still have processes.
     cleared: bool = False
     warnings: tuple[str, ...] = ()  # findings that will make ranks fail there, or may
     imports: tuple[tuple[str, float], ...] = ()  # modules that its template has imported, and their seconds
@@ -96,8 +95,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     word: Literal["succeeded", "failed", "stopped", "queued"]
     reason: str
     job_ended: bool = False  # whether the run ended because its job did
-    no_restart: str = ""
-    """Why no restart followed, although `launch.on_failure` asks for one: the same run would fail again."""
+    no_restart: str = ""  # why no restart followed that `launch.on_failure` asks for: the run would fail again
 
 
 class Restart(Value, frozen=True, kw_only=True):
@@ -156,8 +154,7 @@ class Ended(Value, frozen=True, kw_only=True):
 Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing | Ended
 
 
-RankNews = tuple[Literal["lost", "generation"], int]
-"""News for ranks: a generation has lost a rank, or a generation begins."""
+RankNews = tuple[Literal["lost", "generation"], int]  # a generation has lost a rank, or begins
 
 
 class RunState(Value, frozen=True, kw_only=True):
@@ -175,8 +172,7 @@ class RunState(Value, frozen=True, kw_only=True):
     attempt_since: float = 0.0
     store_port: int | None = None
     store_address: str = ""
-    interfaces: tuple[tuple[str, str], ...] = ()
-    """The network interface by which each node reaches the others, as `(node, name)`."""
+    interfaces: tuple[tuple[str, str], ...] = ()  # the network interface of each node to the others: `(node, name)`
     store_trouble: str = ""  # how the store of this attempt was lost, and the next step; empty: it was not
     spare_nodes: int = 0  # nodes on which the run may go on if one of `nodes` is lost
     spare_names: tuple[str, ...] = ()  # of these nodes, those where dead ranks can rejoin
@@ -189,10 +185,8 @@ class RunState(Value, frozen=True, kw_only=True):
     ends: int = 0
     generation: int = 0  # number of the process group in this attempt: each rejoin makes a new one
     generation_since: float = 0.0
-    started_for: tuple[int, ...] = ()
-    """The generation that each rank's process was started for; empty: the first one for all."""
-    joined: frozenset[int] = frozenset()
-    """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
+    started_for: tuple[int, ...] = ()  # each rank's generation at its start; empty: the first one for all
+    joined: frozenset[int] = frozenset()  # ranks in the current generation, by `rankdeck.elastic`
     waits_in: tuple[int, ...] = ()
     """The generation in which each rank waits, by its newest report; -1: it does not wait, or has reported nothing. Empty: none has."""
     elastic: bool = False  # whether any rank of this attempt has reported that it joined
@@ -206,8 +200,7 @@ class RunState(Value, frozen=True, kw_only=True):
     told_at: float = 0.0  # when the ranks of this attempt were told to stop; 0: they were not
     folders: tuple[str, ...] = ()  # where ranks were seen to write checkpoints, the newest eight
     saved: CheckpointsFound | None = None  # what this attempt, which is over, has left on the disk; None: unknown
-    imports: tuple[tuple[str, float], ...] = ()
-    """Modules that rank 0 has imported itself, and their seconds, from its last report."""
+    imports: tuple[tuple[str, float], ...] = ()  # modules that rank 0 has imported itself, and their seconds
 
     def generation_of(self, rank: int) -> int:
         return self.started_for[rank] if self.started_for else 0

@@ -34,8 +34,7 @@ _KEYS: dict[str, Callable[[HistoryEntry], float | str | None]] = {
     "starred": lambda one: not one.note.starred,
 }
 
-SORT_KEYS = tuple(_KEYS)
-"""By which runs can be sorted besides metrics: newest, longest, largest first; names and states by the alphabet."""
+SORT_KEYS = tuple(_KEYS)  # besides metrics: newest, longest, largest first; names and states by the alphabet
 
 
 def value_of(entry: HistoryEntry, metric: str) -> float | None:

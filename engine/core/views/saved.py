@@ -12,11 +12,8 @@ from engine.core.terminal_text import visible
 from engine.core.views.view import SavedView
 from engine.core.words import count
 
-FILE_CLOCK = 2.0
-"""Seconds by which the times of files and of a rank's reports about them may differ."""
-
-TICK = 0.02
-"""Seconds by which the times that Linux gives to files may be too early."""
+FILE_CLOCK = 2.0  # seconds by which the times of files and of a rank's reports about them may differ
+TICK = 0.02  # seconds by which the times that Linux gives to files may be too early
 
 
 def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:

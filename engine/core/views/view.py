@@ -49,8 +49,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     err_size: int = 0  # bytes in the rank's stdout and stderr files so far
     health: str = ""
     """`stalled`: no step for much longer than usual; `slow`; `nan`: its loss is not finite; empty: nothing is known to be wrong."""
-    health_since: float | None = None
-    """When a stalled rank made its last step, or another mark began; seconds since the epoch."""
+    health_since: float | None = None  # when a stalled rank made its last step, or another mark began
     phase: str = ""  # its work instead of training, in the script's word: `eval`; raw
 
 
@@ -107,24 +106,20 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     restart: str  # the effect of a restart now, in words; empty: none
     nodes: tuple[NodeView, ...]
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
-    loss_ranks: tuple[int, ...] = ()
-    """The ranks that own the loss, if other ranks of a pipeline print a placeholder; empty: every rank that prints a loss."""
+    loss_ranks: tuple[int, ...] = ()  # ranks that own the loss of a pipeline; empty: every rank that prints one
     activity: Activity = "unknown"  # the run's activity. Decisions read it; `doing` is for people.
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
     """The effect of a restart now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
     epoch: float | None = None
     epochs: int | None = None
     epoch_step: int | None = None
-    epoch_steps: int | None = None
-    """As the script counts steps in each epoch; `step` and `steps` are those of the run. None: it does not."""
+    epoch_steps: int | None = None  # as the script counts them in each epoch; None: it does not
     aside: str = ""  # a rank's work beside training: `validation 12/40`; raw
     is_derived: bool = False  # whether `throughput` is made from steps and time
     restart_ranks: tuple[int, ...] = ()  # ranks that a rejoin would start
     stall: StallView | None = None
-    saved: SavedView | None = None
-    """The checkpoints that the attempt has left, once it was ended; None: nothing is known."""
-    hold_ends_at: float | None = None
-    """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
+    saved: SavedView | None = None  # checkpoints that the attempt has left, once it was ended; None: unknown
+    hold_ends_at: float | None = None  # when a run that holds ends by itself; None: never, or it does not hold
 
 
 class SavedView(msgspec.Struct, frozen=True, kw_only=True):

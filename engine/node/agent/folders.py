@@ -17,12 +17,8 @@ AGENT_LOG, GIVEN_UP = "agent.log", "given_up"
 """The output of agents; and, if agents have ended again and again, a symlink whose target is the exit status of the last one. It stays
 until a bridge has reported it."""
 
-KEEP_FILE = "keep"
-"""If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""
-
-TITLE = "title"
-"""The file with the run and the node, as processes show them in `ps`: a launch that takes a standby changes it."""
-
+KEEP_FILE = "keep"  # while the agent's folder has it, the folder stays: output could not be stored elsewhere
+TITLE = "title"  # file with the run and the node, as `ps` shows them: a launch that takes a standby changes it
 TITLE_SIGNAL = signal.SIGUSR1  # makes warden and bridge show the new title
 LONGEST = 48  # bytes of a folder's path that leave room for a socket's name: 107 for both
 ABANDONED_AFTER = 7 * 86400.0  # seconds without a change after which the files of an ended agent are removed

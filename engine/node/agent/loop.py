@@ -33,9 +33,7 @@ from engine.node.limits import allow_open_files, open_files, processes_left
 from engine.node.login import ends_with_login
 from engine.node.torch_files import search_path, torch_versions
 
-POLL_INTERVAL = 0.05
-"""Seconds between two checks of the sizes of the ranks' files. Checking 64 ranks takes under 1 % of a core."""
-
+POLL_INTERVAL = 0.05  # Seconds between two looks at the ranks' files. For 64 ranks they take under 1 % of a core.
 LAST_SEND_TIME = 2.0  # seconds to send the last messages before the agent ends
 CHECK_INTERVAL = 1.0  # seconds between two checks for stopped processes, and whether others can find this agent
 KEEP_YOUNG_INTERVAL = 3600.0  # seconds after which files of a run in a temporary folder are marked as used again

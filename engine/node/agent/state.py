@@ -24,8 +24,7 @@ from engine.linux.processes import (
 from engine.node.agent.files import open_watched
 from engine.node.agent.wire import PROTOCOL, Message
 
-STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
+STACKS_SIGNAL = signal.SIGRTMIN + 9  # makes a rank write its stacks; as in `template.py` and the rank package
 
 UNKNOWN_LOOKS = 100
 """Most looks for unrecorded ranks; each ends what it finds. A dying template may have forked one that the first look does not see."""

@@ -22,8 +22,7 @@ SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
 MAX_FRAME = 16 * 1024 * 1024  # bytes of the longest frame, without its length
 MISSED_BEATS = 3  # heartbeats without an answer after which a link is dead
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
-EXIT_LINK_LOST = 96
-"""Exit status of a bridge whose agent still runs or was killed. It is 0 if the agent has ended on purpose."""
+EXIT_LINK_LOST = 96  # of a bridge whose agent still runs or was killed; 0 if the agent has ended on purpose
 
 
 def encode_frame(message: Message, data: bytes = b"") -> bytes:

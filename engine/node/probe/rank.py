@@ -15,9 +15,7 @@ from importlib import machinery, metadata
 from engine.node.probe.machine import Message, Paths
 from engine.node.torch_files import torch_versions
 
-WRITE_TRIES, FAST_WRITE = 3, 0.1
-"""Tries to write a small file, and seconds in which it is fast enough: one slow try may be chance."""
-
+WRITE_TRIES, FAST_WRITE = 3, 0.1  # tries to write a small file, and seconds that are fast: one slow try may be chance
 START_TIME = 8.0  # seconds for Python to start, from a slow file server too
 PATH_SIGN = b"\0path\0"
 

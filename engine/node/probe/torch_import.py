@@ -58,9 +58,7 @@ exec(compile(sys.argv.pop(), "rankdeck", "exec"))
 """Runs another program: `-c RUN_PROGRAM program`."""
 
 LONGEST_ANSWER = 1 << 16  # bytes that are kept of a child's facts
-
-LONGEST_WORDS = 1 << 12
-"""Bytes that are kept of the end of a program's output; earlier output may come from Python's start."""
+LONGEST_WORDS = 1 << 12  # bytes kept of the end of a program's output; what is before may come from Python's start
 
 
 def torch(question: Message) -> Message:

@@ -18,9 +18,7 @@ import sys
 import time
 from typing import Any
 
-RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Variables of Open MPI, of MPICH, and of other launchers with PMIx."""
-
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")  # of Open MPI, MPICH, and others with PMIx
 AGENT_TIMEOUT = 3600.0  # seconds without an agent after which this process ends: longer than any lease
 
 

@@ -23,8 +23,7 @@ _UNKNOWN = 153  # exit status of qstat for a job that the server does not know, 
 _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
 
 _answers: dict[str, tuple[float, QueuedJob | None]] = {}
-_silences: list[tuple[float, CheckError]] = []
-"""When qstat last gave no answer, and its error, if it printed one. So a list of many runs waits for qstat only once."""
+_silences: list[tuple[float, CheckError]] = []  # when qstat was last silent, and its error: a list of runs waits once
 
 
 def test(submission: Submission, permit: Permit) -> str:

@@ -26,8 +26,7 @@ from engine.runs.record import find_value
 PATIENCE, LONGEST = 10.0, 60.0
 """Seconds for which an answer of squeue is used again, after a change in the queue and at most: the controller answers many users."""
 
-PING_LIMIT = 1.0
-"""Seconds for a controller to answer at all. Only then it is asked for jobs: squeue takes 10 s to find that none answers."""
+PING_LIMIT = 1.0  # Seconds for a controller to answer. Only then squeue is asked, which waits 10 s for a silent one.
 
 OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
              "SLURM_GPU", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SUBMIT", "SLURM_TOPOLOGY",
@@ -129,8 +128,7 @@ def _asked_file() -> Path:
     return state_folder() / f"squeue-{socket.gethostname()}.json"  # a home may be shared by several clusters
 
 
-_silent = float("-inf")
-"""When no controller last answered, on the monotonic clock. So a list of many runs waits only once."""
+_silent = float("-inf")  # when no controller last answered, so that a list of many runs waits once
 
 
 def queue() -> dict[str, QueuedJob]:

@@ -23,10 +23,7 @@ from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import find_value
 
 PATIENCE = 10.0  # seconds for a Python to answer
-
-SILENT = 60.0
-"""Seconds in which a Python that has not answered in time is not asked again: the app makes a plan after each change of a line."""
-
+SILENT = 60.0  # seconds in which a silent Python is not asked again: the app plans after each changed line
 MOST_KEPT = 64  # Pythons that are remembered: those that were asked last
 
 _QUESTION = """
@@ -38,8 +35,7 @@ print("\\n" + json.dumps([torch is not None and torch.origin is not None, sys.ex
 """
 _PYTHON = Path(".venv/bin/python")
 _PINS = (".python-version", ".tool-versions", "mise.toml")  # files that tell pyenv, asdf and mise which Python is meant
-_silences: dict[str, float] = {}
-"""When a Python last gave no answer in time, by its path, in seconds of the monotonic clock."""
+_silences: dict[str, float] = {}  # when each Python, by its path, was last silent (monotonic clock)
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -19,10 +19,7 @@ from engine.runs.foreign import trainer_states
 
 Tracker = Literal["tensorboard", "wandb", "trainer"]  # the tracker that has written a file
 SLICE = 1 << 17  # bytes that are read from one file at once: about 20 milliseconds of work
-
-MAX_DEPTH = 6
-"""Folders between the working directory and a file: `lightning_logs/version_0`, `runs/Nov25_node1/loss_train`."""
-
+MAX_DEPTH = 6  # folders between working directory and file: `lightning_logs/version_0`, `runs/Nov25_node1/loss_train`
 MAX_ENTRIES = 20_000  # entries of folders that one search looks at: the working directory may hold a data set
 CLOCK = 60.0  # seconds by which a node's clock may be behind the supervisor's clock
 

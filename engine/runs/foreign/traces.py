@@ -15,9 +15,7 @@ from engine.core.terminal_text import visible
 from engine.linux.files import open_regular
 from engine.runs.paths import TRACE
 
-MAX_SIZE = 1 << 24
-"""Largest file, in bytes; torch keeps 2,000 collectives, which take a few MiB with their Python stacks."""
-
+MAX_SIZE = 1 << 24  # largest file in bytes: torch keeps 2,000 collectives, a few MiB with their stacks
 MAX_FILES = 256  # ranks whose files are read
 
 

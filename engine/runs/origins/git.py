@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from engine.core.views.origin import MAX_DIFF, MAX_FILES, Code
 
-TIME_LIMIT = 20.0
-"""Seconds for all of git's answers. A diff of a large repository on a slow file server may take longer, and is left out then."""
+TIME_LIMIT = 20.0  # Seconds for all of git's answers. A diff that takes longer is left out.
 
 OVERRIDES = (
     "core.fsmonitor=false",  # a program

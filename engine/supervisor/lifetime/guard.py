@@ -19,9 +19,7 @@ from engine.runs.record import find_value
 from engine.supervisor.lifetime import guard_process
 from engine.supervisor.log import note
 
-PAUSE = 1.0
-"""Seconds between two looks at the guard. If several guards in a row die earlier, the next one waits as long before it starts."""
-
+PAUSE = 1.0  # Seconds between two looks at the guard. After several short lives the next waits as long.
 SHORT_LIVES = 5  # guards in a row that are replaced at once although each lived less than `PAUSE`
 END_TIME = 5.0  # Seconds in which a killed guard has ended. Usually it takes milliseconds.
 

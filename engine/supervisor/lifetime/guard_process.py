@@ -21,18 +21,11 @@ PROGRAM = (
 """Python code of a guard. Its arguments: the folder of the engine, then those of `main`."""
 
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"  # environment variable that tells a supervisor how many died in a row before it
-
-READY, GIVEN_UP = "ready", "given up"
-"""Messages of a supervisor: it serves, or a defect has ended it and many before it."""
-
+READY, GIVEN_UP = "ready", "given up"  # messages of a supervisor: it serves, or a defect ends one after another
 MANY_DEATHS = 5  # deaths in a row after which the log says so: something ends each of them
 CALM_SECONDS = 60.0  # a supervisor that lived longer than this ends the row
-
-MOST_FAILURES = 5
-"""Deaths in a row after which a supervisor that a defect ends is the last: the next one would fail too. A signal ends no row."""
-
-AT_ONCE = 2
-"""Deaths in a row, each followed by the next supervisor at once: until that one starts, this process may be killed too."""
+MOST_FAILURES = 5  # deaths in a row by a defect after which there is no next supervisor; a signal ends no row
+AT_ONCE = 2  # deaths in a row followed at once by the next supervisor: until then we may be killed too
 
 FIRST_DELAY, LONGEST_DELAY = 0.4, 60.0
 """Seconds between a later death and the next start: the first is doubled with each death in a row, up to the second."""

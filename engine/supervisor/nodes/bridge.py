@@ -19,13 +19,9 @@ SETUP_TIMEOUT = 120.0  # the same limit if the user's `launch.setup` runs first:
 END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
 """Seconds for a bridge to end after its stdin is closed; the second if the node has been silent."""
 
-LAST_WORDS_TIMEOUT = 2.0
-"""Seconds to wait for the exit status and the errors of a command that failed to start an agent."""
-
+LAST_WORDS_TIMEOUT = 2.0  # seconds for exit status and errors of a command that failed to start an agent
 CHUNK = 1 << 16  # bytes that are read at a time, and kept of the command's errors
-
-Bridge = asyncio.subprocess.Process
-"""The local end of a bridge: the command (Python on this machine, or ssh) that boots it."""
+Bridge = asyncio.subprocess.Process  # its local end: Python on this machine, ssh and so on, which boots it
 
 
 @cache

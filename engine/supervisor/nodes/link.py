@@ -23,9 +23,7 @@ BUSY_PATIENCE = 60.0
 """Seconds in which a first connection is tried again if the server refuses it because it is busy, as sshd does with many at once
 (MaxStartups 10:30:100)."""
 
-KILLED_RETRIES = 3
-"""Times that a first connection is tried again if bridge or agent end before the agent has answered: something killed them."""
-
+KILLED_RETRIES = 3  # times that a first connection is tried again if bridge or agent was killed before an answer
 STEADY_TIME = 10.0  # seconds after which a connection resets the count of retries
 LAST_CHANCE = 1.0  # seconds to read data that has arrived while this process was stopped for longer than a heartbeat
 FAN_OUT = 32  # connections that are opened at the same time

@@ -20,9 +20,7 @@ from engine.supervisor.nodes.relay import Relay
 from engine.supervisor.nodes.store_keys import StoreKeys
 from engine.supervisor.run import SupervisedRun
 
-HEAD_PAUSE = 1.0
-"""Seconds between two searches for the interface of a node while the link to the head node, which takes part, is down."""
-
+HEAD_PAUSE = 1.0  # seconds between two searches for a node's interface while the link to the head node is down
 RECONNECT_MARGIN = 30.0  # seconds beyond the lease in which a node that was connected before is tried again
 
 

@@ -112,8 +112,7 @@ class Questions:
         return tuple(found[rank] for rank in sorted(found))
 
 
-TRIES, PAUSE = 3, 1.0
-"""How often nodes try to reach each other before a launch is refused, and seconds between two tries."""
+TRIES, PAUSE = 3, 1.0  # tries of nodes to reach each other before a launch is refused, and seconds between
 
 
 class NoRouteError(Exception):

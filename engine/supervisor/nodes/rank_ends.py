@@ -14,8 +14,7 @@ from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
-RankEnd = reports.EndReported | reports.RankListed
-"""The end of a rank, as its agent reports it at once or after a connection."""
+RankEnd = reports.EndReported | reports.RankListed  # told at once, or after a connection
 
 
 class RankEnds:

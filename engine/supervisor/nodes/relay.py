@@ -11,12 +11,8 @@ from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
-RETRY_DELAY = 2.0
-"""Seconds before a node is asked again for output that could not be stored, maybe because the disk is full."""
-
-STORE_PATIENCE = 60.0
-"""Seconds that the end of a run waits until output can be stored; after that, it stays on its node."""
-
+RETRY_DELAY = 2.0  # seconds before a node is asked again for output that could not be stored
+STORE_PATIENCE = 60.0  # seconds that the end of a run waits until output can be stored; then it stays on its node
 ACKNOWLEDGED_SIZE = 1 << 16  # bytes from a node after which they are acknowledged
 
 

@@ -38,9 +38,7 @@ TURN = 0.005
 """Seconds of reading before other tasks run. One slice would be too little: hundreds of links run in between, and each reports the
 growth of many files."""
 
-DRAIN_TIME = 1.0
-"""Longest time, in seconds, that the end of an attempt waits for output that was printed faster than it is read."""
-
+DRAIN_TIME = 1.0  # longest seconds that the end of an attempt waits for output that is printed faster than read
 FRESH_POINTS = 20_000  # newest points that are kept for subscribers; one that falls behind further gets a new snapshot
 
 MIN_KEYS, ALL_KEYS = 8, 2048

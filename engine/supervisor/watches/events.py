@@ -24,10 +24,7 @@ END_TIME = 0.5
 """The same limit at the end of a run, which waits for it. Also the longest time for unread data at the end of an attempt."""
 
 LOOK_PAUSE = 0.01  # seconds between two looks whether a thread has ended
-
-FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0
-"""Seconds between searches: they become longer, and are at least 20 times as long as a search takes."""
-
+FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0  # seconds between searches: growing, and at least 20 times as long as a search
 Found = TypeVar("Found")
 
 

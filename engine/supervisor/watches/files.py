@@ -10,11 +10,8 @@ from engine.linux.files import read_file, replace_file
 from engine.supervisor.journal import Journal
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
-ROOM = 1 << 16
-"""Bytes that must fit before the disk counts as writable again: more than one event, so that the report does not flicker."""
-
-END_PATIENCE = 86400.0
-"""Seconds that the supervisor of an ended run waits for space to record how the run ended, which no other process knows."""
+ROOM = 1 << 16  # bytes that must fit before the disk counts as writable: more than one event
+END_PATIENCE = 86400.0  # Seconds to wait for space to record how a run ended. No other process knows it.
 
 
 class FileWatch:

@@ -9,8 +9,7 @@ from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
-JOIN_LOOKS = 10
-"""Looks in a row that find the same ranks waiting. Processes that meet at the run's own store wait much shorter."""
+JOIN_LOOKS = 10  # looks in a row that find the same ranks waiting; at the run's own store they wait shorter
 
 STORE_PERIOD = 0.5
 """Seconds between two looks of `StoreWatch`. Reports of ranks from before the first look are here at the second, also from other nodes."""

@@ -13,8 +13,7 @@ MAX_LINE = 64 << 10  # bytes of a line that are kept: as much as `tui.text.cells
 
 BLOCK = 64 << 10
 SHORT_LINE = 160
-TAIL_BLOCKS = 16
-"""Most blocks that are read from the end of a file when it is opened; blocks are small if few lines are wanted."""
+TAIL_BLOCKS = 16  # most blocks read from the end when a file is opened; they are small if few lines are wanted
 
 
 class Piece(NamedTuple):

@@ -44,8 +44,7 @@ class Batch(NamedTuple):
     more: bool  # whether there are more lines after these
     has_older: bool
     place: int = 0  # of the lines around a place, the index of the one that was asked for
-    changed: Mapping[int, Line] = {}
-    """Lines that are held already and that more ranks have printed now, by their numbers."""
+    changed: Mapping[int, Line] = {}  # lines held already that more ranks have printed now, by number
 
 
 class MergedLog:

@@ -24,9 +24,7 @@ _NESTED = re.compile(r"\((?:[^()]*[^()\\])?(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d
 _CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[^ -~]")
 """Parts that may match a line feed, look past it, or mean something else in the middle of a text. Some of them do not."""
 
-RARE = 8
-"""A word in less than one of so many lines is searched for first, and the expression then only in lines with this word."""
-
+RARE = 8  # a word in less than one of so many lines is sought first, the expression then in those lines only
 LONG = 512  # characters of a line in which a repeat can take long
 
 CUT = 64 << 10

@@ -20,10 +20,7 @@ BLOCK = 128 << 10  # bytes that are searched at a time: a regular expression let
 LONGER = (1 << 20, 8 << 20)  # for a longer line; a line that is still longer is searched in pieces
 
 PAUSE = 0.1  # seconds between two reports of the number of matches
-
-Step = Literal["nearest", "next", "previous"]
-"""Which match is wanted. `nearest`: before where the search begins, else after it."""
-
+Step = Literal["nearest", "next", "previous"]  # `nearest`: the match before where the search begins, else after it
 _Rank = tuple[float, int, int]  # grows with the lines of a log
 
 _END: _Rank = (math.inf, 1 << 62, 0)

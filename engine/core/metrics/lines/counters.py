@@ -10,17 +10,14 @@ import msgspec
 from engine.core.metrics.lines.counts import Kind
 from engine.core.metrics.lines.formats import Line
 
-MAX_COUNTERS = 32
-"""Counts of one rank that are told apart; a program that makes up names would otherwise fill the memory."""
-
+MAX_COUNTERS = 32  # counts of one rank that are told apart; a program may make up any number of names
 LAST_BARS = 2  # steps that a program without a terminal prints of its rich bars, at their end
 
 _MORE = 1.5
 """A second count with losses takes over when it has advanced 1.5 times as often. So a warm-up before the training gives way, and the
 evaluation after it does not take over."""
 
-_NEAR_END = 0.9
-"""A count that falls back after this part of its total begins a new epoch, even if its last steps were not printed."""
+_NEAR_END = 0.9  # a count that falls back after this part of its total begins an epoch
 
 
 class Counter(msgspec.Struct, kw_only=True):
@@ -33,8 +30,7 @@ class Counter(msgspec.Struct, kw_only=True):
     offset: int = 0
     epoch: float | None = None
     begun: int = 0  # how often the count began again
-    is_ahead: bool = False
-    """It began again before its epoch changed: some bars are set back first, and get their new title later."""
+    is_ahead: bool = False  # It began again before its epoch changed: some bars get their new title later.
     of_epoch: bool = False
     kind: Kind = ""
     """Of its newest line. `file`: it is in a file that the rank writes; `own`: the profile says so; `lead`: it may also be a rank."""

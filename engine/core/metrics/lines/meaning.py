@@ -36,8 +36,7 @@ class Format(NamedTuple):
     """It counts something else than training: held-out data, files, another bar with a title that says so."""
     of_epoch: bool = False  # the count begins again with each epoch
     is_summary: bool = False  # values of a whole run: they are not points of its curve
-    loss_of: str = ""
-    """The name of the loss if it is one of several; empty: it is the loss of the run, or there is none."""
+    loss_of: str = ""  # name of the loss if it is one of several; empty: the loss of the run, or none
     doubt: str = ""  # why a number is not shown
 
     @property

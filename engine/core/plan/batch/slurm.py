@@ -133,9 +133,7 @@ FIELDS = ("Partition:.|", "Available:|", "Time:|", "StateLong:|", "CPUsState:|",
 """For `sinfo --Node --Format`: one line for each node of each partition."""
 
 _FREE, _PARTLY = "idle", "mixed"
-_SUFFIXES = "~#%"
-"""Signs after the state of a node that Slurm starts when a job needs it. Others mean that it answers no job."""
-
+_SUFFIXES = "~#%"  # signs behind the state of a node that Slurm starts when a job needs it; others: it answers no job
 _GPUS = re.compile(r"\bgpu(?::[^:,]+)?:(\d+)")
 _BINDING = re.compile(r"\([^)]*\)")
 

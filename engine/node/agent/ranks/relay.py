@@ -10,9 +10,7 @@ from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
 CHUNK = 1 << 16  # bytes of a rank's file in one frame
-
-RELAY_AHEAD = 1 << 18
-"""Bytes that may be sent before the supervisor confirms them. On a slow link, all other messages wait behind them."""
+RELAY_AHEAD = 1 << 18  # Bytes sent before the supervisor confirms them. On a slow link, other messages wait for them.
 
 LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
 """Bytes from the end of a failed rank's standard error and metrics in the message of its end."""

@@ -12,8 +12,7 @@ from engine.node.agent.files import file_size, read_from, wake
 from engine.node.agent.state import STACKS_SIGNAL, NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
-MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
-"""Bytes of a rank's answer, and of all answers together. JSON may take six bytes for one byte."""
+MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20  # of a rank's answer, and of all; JSON may take six for one byte
 
 STACKS_TIME, COLLECTIVES_TIME = 3.0, 1.5
 """Seconds for the ranks' answers. A stopped rank does not answer, and the others' answers must not wait longer."""
