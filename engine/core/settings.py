@@ -88,7 +88,10 @@ def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
     """Reads a document. The app checks `theme` and `keys`, whose values it alone knows. Raises ProfileError: the first error, with its
     line."""
     data, places = parsed_toml(text, file=file)
-    places.lines |= {_id_path(path): line for path, line in places.lines.items() if path[0] == "keys"}
+    keys_of_app = [
+        path for path in places.lines if path[0] == "keys"
+    ]  # the quoted "run.kill" is like the bare run.kill
+    places.lines |= {tuple(".".join(path).split(".")): places.lines[path] for path in keys_of_app}
     if isinstance(keys := data.get("keys"), dict):
         data["keys"] = dict(_flat(keys, ("keys",), places))
     settings = section_from_data(data, Settings, places)
@@ -103,11 +106,6 @@ def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
 
 _ADDRESS = re.compile(r"(https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?)(?:[/?][!-~]*)?", re.ASCII)
 """An address to which something can be posted; the first group is what of it is no secret. It names no user: urllib can't send one."""
-
-
-def _id_path(path: tuple[str, ...]) -> tuple[str, ...]:
-    """`("keys", "run.kill")`, as a quoted key is written, like the bare `run.kill`: a part for each word."""
-    return tuple(part for word in path for part in word.split("."))
 
 
 def _flat(table: dict[str, Any], path: tuple[str, ...], places: Places) -> list[tuple[str, list[str]]]:

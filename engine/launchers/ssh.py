@@ -60,7 +60,8 @@ def remote_line(command: Sequence[str], setup: str) -> str:
         ValueError: a word contains a NUL byte.
     """
     program, *arguments = command
-    words = [*map(_quoted, with_setup(setup, [])), _quoted_program(program), *map(_quoted, arguments)]
+    quoted = f'"$HOME"/{_quoted(program[2:])}' if program.startswith("~/") else _quoted(program)
+    words = [*map(_quoted, with_setup(setup, [])), quoted, *map(_quoted, arguments)]
     line = "exec " + " ".join(words)
     if "\0" in line:
         raise ValueError("a word of the command contains a NUL byte")
@@ -72,10 +73,6 @@ def remote_line(command: Sequence[str], setup: str) -> str:
 def _quoted(word: str) -> str:
     """One word, quoted if necessary."""
     return word if _PLAIN.fullmatch(word) else "'" + word.replace("'", "'\"'\"'") + "'"
-
-
-def _quoted_program(word: str) -> str:
-    return f'"$HOME"/{_quoted(word[2:])}' if word.startswith("~/") else _quoted(word)
 
 
 def _octal(one: str) -> str:

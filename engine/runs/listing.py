@@ -69,7 +69,7 @@ def find_run(word: str) -> RunPaths:
     what = "is the beginning of {} run ids"
     if not found and word[:1].isdecimal():
         found, what = [run for run in runs if word in _jobs_of(run)], "is the job of {} runs"
-    active = found if len(found) == 1 else [run for run in found if _is_active(run)]
+    active = found if len(found) == 1 else [run for run in found if summarise(run).state not in ENDED_WORDS]
     if len(active) == 1:
         return active[0]
     if found:
@@ -88,10 +88,6 @@ def _jobs_of(paths: RunPaths) -> set[str]:
     with contextlib.suppress(SupervisorError):
         return {read_plan(paths).slurm_job}
     return set()
-
-
-def _is_active(paths: RunPaths) -> bool:
-    return summarise(paths).state not in ENDED_WORDS
 
 
 def new_run(name: str) -> RunPaths:

@@ -89,13 +89,10 @@ def _parts(series: Series, since: float | None) -> Sequence[_Part | Bucket]:
     if since is not None:
         recent = series.recent
         if recent and (recent[0][0] <= since or len(recent) < (recent.maxlen or 0)):
-            return [_point(value) for at, _, value in recent if at >= since]
+            newest = (value for at, _, value in recent if at >= since)
+            return [_Part(one, one, 0) if math.isfinite(one) else _Part(None, None, 1) for one in newest]
         return [one for one in series.buckets if one.end >= since]
     return series.buckets
-
-
-def _point(value: float) -> _Part:
-    return _Part(value, value, 0) if math.isfinite(value) else _Part(None, None, 1)
 
 
 def sparkline(

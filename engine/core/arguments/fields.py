@@ -159,7 +159,8 @@ class Fields:
         names = (
             [name for name in names_in(annotation) if name not in ("Optional", "Union", "None")] if annotation else []
         )
-        kind = names[0] if names else _kind_of(literal(given.get("default"), self._constants))
+        default = literal(given.get("default"), self._constants)
+        kind = names[0] if names else type(default).__name__ if isinstance(default, (bool, int, float, str)) else ""
         many: dict[str, Any] = {}
         if kind in _LISTS and annotation is not None:
             many = {"many": "list" if style.is_one_word else "words", "count": _length(annotation)}
@@ -235,11 +236,6 @@ def _length(annotation: ast.expr) -> int | None:
     if any(isinstance(part, ast.Constant) and part.value is ... for part in parts):
         return 0
     return len(parts) if len({ast.dump(part) for part in parts}) == 1 else None
-
-
-def _kind_of(default: object) -> str:
-    """The type of a parameter without an annotation, by its default."""
-    return type(default).__name__ if isinstance(default, (bool, int, float, str)) else ""
 
 
 def _written(name: str, style: Style) -> str:

@@ -142,14 +142,10 @@ def comparison(columns: Sequence[Column], width: int) -> list[str]:
 def _head(columns: Sequence[Column]) -> list[str]:
     titles, words = " " * _SIZE, f"{'size':>{_SIZE}}"
     for index, column in enumerate(columns):
-        titles += _cut(column.title, _OTHER if index else _FIRST)
+        width = _OTHER if index else _FIRST
+        titles += f"{column.title if len(column.title) <= width - 4 else column.title[: width - 7] + '...':^{width}}"
         words += f"{'median':>9} {'p95':>9}{'GB/s':>9}" + (f"{'x':>8}  " if index else "")
     return [titles.rstrip(), words.rstrip()]
-
-
-def _cut(title: str, width: int) -> str:
-    room = width - 4
-    return f"{title if len(title) <= room else title[: room - 3] + '...':^{width}}"
 
 
 def _row(size: int, results: Sequence[Result | None], best: float) -> str:

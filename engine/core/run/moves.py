@@ -70,16 +70,15 @@ def is_ending(state: st.RunState) -> bool:
     return isinstance(state.phase, st.Stopping | st.Clearing | st.Closing)
 
 
-def _named_reason(node: st.Node) -> str:
-    return node.reason if node.reason.startswith(f"{node.name} ") else f"{node.name}: {node.reason}"
-
-
 def when_opened(state: st.RunState, at: float) -> Step:
     """Starts the attempt, or fails, once every node is up or given up: the user reads about all missing nodes at once."""
     if any(node.link == "down" for node in state.nodes):
         return state, ()
-    if missing := [_named_reason(node) for node in state.nodes if node.link == "given-up"]:
-        return close(state, st.Outcome(word="failed", reason="; ".join(missing)), at)
+    if missing := [node for node in state.nodes if node.link == "given-up"]:
+        named = (
+            one.reason if one.reason.startswith(f"{one.name} ") else f"{one.name}: {one.reason}" for one in missing
+        )
+        return close(state, st.Outcome(word="failed", reason="; ".join(named)), at)
     return start_attempt(state)
 
 
@@ -118,11 +117,6 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         news=(),
     )
     return start_attempt(fresh)
-
-
-def _fall_back(state: st.RunState) -> st.RunState:
-    first, *others = state.fallback
-    return replace(state, fallback=tuple(others), **asdict(first))
 
 
 def spawn(state: st.RunState, node: st.Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:
@@ -176,7 +170,10 @@ def when_cleared(state: st.RunState, actions: tuple[AnyAction, ...], at: float) 
         return state, actions
     match state.phase.then:
         case st.Restart(falls_back=falls_back):
-            state, more = next_attempt(_fall_back(state) if falls_back else state, at)
+            if falls_back:
+                first, *others = state.fallback
+                state = replace(state, fallback=tuple(others), **asdict(first))
+            state, more = next_attempt(state, at)
         case st.Outcome() as outcome:
             state, more = close(state, outcome, at)
     return state, actions + more

@@ -81,13 +81,10 @@ class LineCounts:
             for other in self.fields:
                 if other.begin < field.begin:
                     self._take_epoch_of(other)
-                    if not self._is_loss(other):
+                    if meaning_of(other.name, other.unit, self.names).role != "loss":
                         self.used.add(other.number)
             return True
         return True
-
-    def _is_loss(self, field: Field) -> bool:
-        return meaning_of(field.name, field.unit, self.names).role == "loss"
 
     def _take_title(self, head: str) -> None:
         title = P.prefix.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]

@@ -78,14 +78,9 @@ def submission_of(job: SlurmJob, ranks: int, *, name: str, command: Sequence[str
 
 def argv(submission: Submission, folder: str, after: str) -> list[str]:
     """The command line of sbatch; the arguments are those of `submit_argv`."""
-    where = [f"--output={_pattern(folder)}/{LOG}", "--open-mode=append"]
+    where = [f"--output={folder.replace('%', '%%')}/{LOG}", "--open-mode=append"]  # `%` begins a pattern
     where += [f"--dependency=afterany:{after}"] if after else []
     return ["sbatch", "--parsable", *submission.options, *where, f"{folder}/{SCRIPT}", folder]
-
-
-def _pattern(folder: str) -> str:
-    """A folder in a name of `--output`, where `%` begins a pattern and a backslash switches patterns off."""
-    return folder.replace("%", "%%")
 
 
 # --- the queue -----------------------------------------------------------------------------------------------------------
