@@ -35,47 +35,6 @@ def test_socket_and_folder_are_for_their_owner_only(node):
     assert stat.S_IMODE((node.folder / "node" / "agent.json").stat().st_mode) == 0o600
 
 
-def test_files_of_ranks_are_for_their_owner_only(node):
-    bridge, _ = node.connect()
-    node.spawn(bridge, "pass")
-    bridge.expect("ended")
-    assert {stat.S_IMODE(Path(path).stat().st_mode) & 0o077 for path in node.files(0).values()} == {0}
-    assert stat.S_IMODE(Path(node.files(0)["out"]).parent.stat().st_mode) == 0o700
-
-
-def test_a_runtime_folder_that_is_open_to_others_is_closed(node):
-    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
-    node.connect()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_a_runtime_folder_of_somebody_else_is_refused(node, needs_root):
-    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 65534, 65534)
-    refused = node.boot().expect("refused")
-    assert str(folder) in refused["reason"]
-    assert "not a folder of this user" in refused["reason"]
-
-
-def test_a_runtime_folder_that_is_a_link_is_refused(node, tmp_path):
-    (tmp_path / "target").mkdir()
-    (Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck").symlink_to(tmp_path / "target")
-    assert "not a folder of this user" in node.boot().expect("refused")["reason"]
-
-
-def test_a_runtime_folder_into_which_another_user_has_put_something_is_refused(node, needs_root):
-    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
-    folder.mkdir()
-    folder.chmod(0o777)
-    planted = folder / "planted"
-    planted.mkdir()
-    os.chown(planted, 65534, 65534)
-    assert node.boot().expect("refused")["reason"] == f"{planted} belongs to another user"
-
-
 def test_a_runtime_folder_that_every_user_can_write_to_is_not_used(node):
     base = Path(os.environ["XDG_RUNTIME_DIR"])
     base.chmod(0o777)

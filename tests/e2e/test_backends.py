@@ -47,13 +47,6 @@ def test_nccl_without_a_gpu_runs_on_gloo_where_the_profile_says_so_and_tells_why
     assert f"launched 2 ranks of {sys.executable} on gloo; nccl can't run: {NO_GPU}" in done.stderr
 
 
-def test_auto_takes_gloo_without_a_gpu_and_says_why(rankdeck: Deck, write):
-    done = rankdeck("launch", write(name="auto"))
-    assert done.returncode == 0
-    assert done.stdout.count("met gloo 2\n") == 2
-    assert f"on gloo; auto: nccl can't run: {NO_GPU}" in done.stderr
-
-
 def test_a_group_that_can_not_be_set_up_is_tried_on_the_next_backend_in_a_new_attempt(
     rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -71,14 +71,3 @@ def test_ranks_get_only_cores_that_the_agent_may_use(
     run = rankdeck.launch(profile)
     rankdeck.wait_state(run, "succeeded")
     assert rankdeck.log(run, 0).decode().strip() == f"[{last}]"
-
-
-def test_more_ranks_than_cores_are_told_before_the_launch(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
-    count = len(os.sched_getaffinity(0)) + 1
-    profile = write_profile(write_script("show.py", SHOW), count, layout={"bind": "core"})
-    done = rankdeck("launch", profile)
-    assert done.returncode != 0
-    assert f"layout.bind is core, and there are {count} ranks for " in done.stderr
-    assert checked(rankdeck, profile, "--quick")["localhost", "cores"]["state"] == "fail"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import engine.commands.cli
 from tests.support import COMMAND, PATIENCE, from_table, run_program, verbs
@@ -107,34 +105,6 @@ def test_a_fifo_that_is_called_a_profile_does_not_hang_the_command(rankdeck, wor
     assert rankdeck("profiles", seconds=20).returncode == 0
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_damaged_profile_is_never_a_traceback(inside, work, data):
-    """Shipped text with pieces cut out, doubled, or replaced by noise."""
-    text = (Path(engine.commands.cli.__file__).parents[2] / "profiles" / "quickstart.toml").read_text(encoding="utf-8")
-    text += "[launch]\nstop_ladder = [['SIGINT', 1], ['SIGKILL', 1]]\n[backend.env]\nA = 'b'\n"
-    for _ in range(data.draw(st.integers(1, 3))):
-        begin = data.draw(st.integers(0, len(text)))
-        end = data.draw(st.integers(begin, min(len(text), begin + 30)))
-        noise = data.draw(
-            st.text(max_size=8) | st.sampled_from(["\n", "=", "[", "]", '"', "{}", "[[x]]", "nan", "1e999"])
-        )
-        text = text[:begin] + noise + text[end:]
-    (work / "bad.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = inside("plan", "./bad.toml")
-    assert said.status in (0, 2, 3)
-    assert bool(said.err) == (said.status != 0)
-
-
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(word=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.builds("{}={}".format, st.sampled_from(["layout.ranks_per_node", "env.X", "recipe.args", "launch.stop_ladder", "a.b", "schema", "layout", "recipe.name.x"]), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)))  # fmt: skip
-def test_a_damaged_set_word_is_never_a_traceback(inside, work, word):
-    (work / "good.toml").write_text(GOOD)
-    said = inside("plan", "./good.toml", f"--set={word}")
-    assert said.status in (0, 2, 3)
-    assert bool(said.err) == (said.status != 0)
-
-
 @from_table
 def test_a_wrong_set_word_is_named(word, wanted, inside, work):
     (work / "good.toml").write_text(GOOD)
@@ -142,17 +112,6 @@ def test_a_wrong_set_word_is_named(word, wanted, inside, work):
     assert said.status == 2
     assert "--set" in said.err
     assert wanted in said.err
-
-
-def test_what_is_wrong_with_a_hostfile_is_told_with_its_line(inside, work):
-    (work / "p.toml").write_text(HEAD + RUN + '[layout]\nhostfile = "hosts.txt"\n')
-    said = inside("plan", "./p.toml")
-    assert (said.status, said.out) == (3, "")
-    assert "the hostfile hosts.txt does not exist" in said.err
-    (work / "hosts.txt").write_text("gpu01 slots=4\n\x1b[2J\n")
-    said = inside("plan", "./p.toml")
-    assert (said.status, said.out) == (2, "")
-    assert "hosts.txt:2: '\\x1b[2J' is not a valid node name" in said.err
 
 
 # --- where profiles are found

@@ -49,18 +49,6 @@ def test_hold_leaves_the_others_as_they_are(rankdeck, write_script, write_profil
     assert all(is_alive(status["ranks"][rank]["pid"]) for rank in (0, 2))
 
 
-@pytest.mark.parametrize("policy", ["stop", "restart"])
-def test_a_script_that_exits_with_the_status_of_a_rank_that_makes_way_fails_like_any_other(
-    rankdeck, write_script, write_profile, policy
-):
-    script = write_script("exits.py", "import sys\nprint('here', flush=True)\nsys.exit(75)")
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": policy, "max_restarts": 1}))
-    assert rankdeck("wait", run).returncode == 75
-    status = rankdeck.status(run)
-    assert (status["state"], status["attempt"]) == ("failed", 1 if policy == "restart" else 0)
-    assert 75 in [rank["exit"] for rank in status["ranks"]]
-
-
 def test_a_run_that_holds_for_too_long_ends(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"hold_for": 1}))
     status = rankdeck.wait_state(run, "failed")
@@ -154,29 +142,6 @@ def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_pro
     status = rankdeck.wait_state(run, "succeeded")
     assert {rank["pid"] for rank in status["ranks"]}.isdisjoint(rank["pid"] for rank in old["ranks"])
     assert not any(is_alive(rank["pid"]) for rank in old["ranks"])
-
-
-def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write_profile, work):
-    """The first attempt stops only when everybody has asked."""
-    script = write_script(
-        "slow.py",
-        "import os, signal, time\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('up', flush=True)\n"
-        "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' or not os.path.exists('go'): time.sleep(0.01)",
-    )
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGTERM", 600], ["SIGKILL", 5]]}))
-    for rank in range(2):
-        rankdeck.wait_log(run, rank, b"up")
-    started = [rankdeck.start("restart", run) for _ in range(3)]
-    said = [one.communicate(timeout=PATIENCE)[0] for one in started]
-    assert rankdeck("restart", run).returncode == 0
-    (work / "go").touch()
-    rankdeck.wait_status(run, lambda status: status["state"] == "running" and status["attempt"] == 1)
-    assert all("attempt 1" in text for text in said)
-    rankdeck.wait_log(run, 1, b"up", attempt=1)
-    assert rankdeck.status(run)["attempt"] == 1
-    assert not (rankdeck.folder(run) / "attempt_2").exists()
 
 
 def test_a_restart_that_is_refused_is_an_error_with_the_reason(rankdeck, write_script, write_profile, work):

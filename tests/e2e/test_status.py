@@ -148,13 +148,6 @@ def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_scr
 # --- numbers
 
 
-def test_metrics_are_read_from_plain_output(rankdeck, write_script, write_profile, work):
-    script = write_script("plain.py", gate("print('step 5 loss=1.25')"))
-    run = rankdeck.launch(write_profile(script, ranks=2))
-    status = rankdeck.wait_status(run, lambda status: status["ranks"][1]["step"] == 5)
-    assert status["ranks"][1]["loss"] == 1.25
-
-
 def test_metrics_are_read_by_patterns_of_the_profile(rankdeck, write_script, write_profile):
     script = write_script("plain.py", gate("print('schritt 12: verlust 0,5 -> 0.25 @@ 9')"))
     patterns = [r"schritt (?P<step>\d+)", r"-> (?P<loss>\S+)", r"@@ (?P<throughput>\d+)"]

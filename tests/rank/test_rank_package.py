@@ -69,14 +69,6 @@ def test_a_process_of_a_rank_waits_for_nobody_where_nobody_hosts_a_store(argumen
     assert _autoload._waits_for_nobody(arguments, named) is None
 
 
-def test_importing_the_package_loads_the_standard_library_only():
-    done = python(
-        "import sys; before = set(sys.modules); import rankdeck\n"
-        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
-    )
-    assert done.stdout == "['rankdeck']\n", done.stderr
-
-
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_module_is_valid_on_the_oldest_python_of_a_node(path: Path):
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
