@@ -107,9 +107,7 @@ def test_an_agent_that_adopts_a_rank_does_not_wait_for_what_is_in_place_of_its_f
 
 
 @pytest.mark.parametrize("kind", ["out", "err"])
-def test_a_rank_does_not_start_with_output_into_anything_but_a_file(
-    node: Node, kind: str, put: Callable[[Path], None]
-) -> None:
+def test_a_rank_does_not_start_with_output_into_anything_but_a_file(node: Node, kind: str, put: Callable[[Path], None]):
     bridge, hello = node.connect()
     path = Path(node.files(0)[kind])
     put(path)

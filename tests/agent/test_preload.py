@@ -37,9 +37,7 @@ def test_what_is_the_same_in_every_rank_is_kept(tmp_path: Path, text: str) -> No
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_ranks_can_not_share_is_refused(
-    tmp_path: Path, text: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ranks_can_not_share_is_refused(tmp_path: Path, text: str, reason: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     said = judge(tmp_path, module=text)
     assert (said["seconds"], said["is_spoilt"]) == ([], True)

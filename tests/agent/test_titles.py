@@ -26,9 +26,7 @@ def shown(code: str) -> tuple[bytes, str, str]:
 @pytest.mark.parametrize(
     ("about", "times", "whole"), [("train-x7k2 gpu01", 1, True), ("é", 2000, False), ("", 1, True)]
 )
-def test_a_title_ends_inside_the_arguments_and_leaves_the_environment_alone(
-    about: str, times: int, whole: bool
-) -> None:
+def test_a_title_ends_inside_the_arguments_and_leaves_the_environment_alone(about: str, times: int, whole: bool):
     words, variables, name = shown(f"titles.show_title('agent', {about!r} * {times})")
     title = words.rstrip(b"\0")
     wanted = f"rankdeck: agent {about * times}".rstrip().encode()

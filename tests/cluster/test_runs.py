@@ -111,9 +111,7 @@ def test_nothing_is_left_in_the_temporary_folder_of_a_node(rankdeck: Deck, launc
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_the_recipe_trains_with_two_ranks_on_each_node(
-    rankdeck: Deck, write_profile, cluster: Cluster, nodes: int
-) -> None:
+def test_the_recipe_trains_with_two_ranks_on_each_node(rankdeck: Deck, write_profile, cluster: Cluster, nodes: int):
     layout = {"nodes": f"node[1-{nodes}]:2", "ssh_options": cluster.ssh_options}
     recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3", *SMALL]}
     run = rankdeck.launch(write_profile(recipe, layout=layout, launch={"warm": True}))
@@ -323,9 +321,7 @@ def test_a_link_that_is_cut_for_a_while_costs_no_line(
     assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
-def test_a_node_that_is_away_past_its_lease_is_empty_when_it_comes_back(
-    rankdeck: Deck, launch, cluster: Cluster
-) -> None:
+def test_a_node_that_is_away_past_its_lease_is_empty_when_it_comes_back(rankdeck: Deck, launch, cluster: Cluster):
     run = launch(COUNT, ready="line 500", launch={"lease": 4})
     node = cluster.node(2)
     node.cut()
@@ -369,9 +365,7 @@ def test_whatever_makes_the_link_is_replaced(rankdeck: Deck, launch, work: Path,
     assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
-def test_a_rank_that_fails_while_its_node_is_away_is_explained(
-    rankdeck: Deck, launch, work: Path, cluster: Cluster
-) -> None:
+def test_a_rank_that_fails_while_its_node_is_away_is_explained(rankdeck: Deck, launch, work: Path, cluster: Cluster):
     run = launch(
         "import os, time\n"
         "print('up', flush=True)\n"
@@ -395,9 +389,7 @@ def test_a_rank_that_fails_while_its_node_is_away_is_explained(
 
 
 @pytest.mark.parametrize("words", [["stop"], ["stop", "--now"]])
-def test_a_run_that_is_stopped_while_it_connects_ends(
-    rankdeck: Deck, launch, cluster: Cluster, words: list[str]
-) -> None:
+def test_a_run_that_is_stopped_while_it_connects_ends(rankdeck: Deck, launch, cluster: Cluster, words: list[str]):
     for _ in range(3):
         run = launch("import time; time.sleep(600)", nodes="node[1-2]:1")
         rankdeck(*words, run)
@@ -470,9 +462,7 @@ def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
     assert elastic_runs.result(rankdeck, run)
 
 
-def test_ranks_that_were_ended_while_their_node_was_away_rejoin(
-    rankdeck: Deck, launch, cluster: Cluster, work: Path
-) -> None:
+def test_ranks_that_were_ended_while_their_node_was_away_rejoin(rankdeck: Deck, launch, cluster: Cluster, work: Path):
     policy = {"warm": True, "on_failure": "restart", "max_restarts": 9, "on_disconnect": "stop"}
     run = launch(elastic_runs.TRAIN, launch=policy, args=("1000000", "0.05"))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))

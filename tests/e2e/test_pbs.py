@@ -85,9 +85,7 @@ def test_a_run_outlives_its_supervisor_and_its_tasks(job: FakePbs, rankdeck: Dec
     rankdeck.wait_state(run, "stopped")
 
 
-def test_check_asks_every_node(
-    job: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
+def test_check_asks_every_node(job: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile):
     profile = write_profile(write_script("count.py", COUNT), 2, layout={"pbs": "current"})
     done = rankdeck("check", profile)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -169,9 +167,7 @@ def test_a_run_waits_for_its_job_trains_in_it_and_the_job_ends_with_it(
     assert not list((fake_pbs.root / "home").glob(".rankdeck-key-*"))
 
 
-def test_a_run_that_waits_is_cancelled_with_its_job(
-    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]
-) -> None:
+def test_a_run_that_waits_is_cancelled_with_its_job(fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]):
     (fake_pbs.root / "busy").touch()
     run = submit()
     assert rankdeck("stop", run).stdout == f"PBS's job {job_of(rankdeck, run)} is cancelled\n"

@@ -100,9 +100,7 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal.press("q", sees=r"(?m)^[$#] ?$")
 
 
-def test_a_terminal_that_closes_leaves_the_run_alone(
-    terminal: Terminal, short_quickstart: None, rankdeck: Deck
-) -> None:
+def test_a_terminal_that_closes_leaves_the_run_alone(terminal: Terminal, short_quickstart: None, rankdeck: Deck):
     terminal.wait_for("quickstart +gloo")
     terminal.press("Enter", sees="Trust quickstart")
     terminal.press("y", sees=r"● running +([1-9]\d*) ")

@@ -19,9 +19,7 @@ def test_groups_are_found_in_what_owns_them(tmp_path: Path) -> None:
 REMOVALS = entries("rank/rank_end", "removals")
 
 
-def test_operators_are_removed_after_the_exit_handlers_and_only_where_the_interpreter_ends_a_rank(
-    tmp_path: Path,
-) -> None:
+def test_operators_are_removed_after_the_exit_handlers_and_only_where_the_interpreter_ends_a_rank(tmp_path: Path):
     (tmp_path / "removals.py").write_text(REMOVALS)
     assert template().start(["removals.py"], {}, tmp_path, tmp_path / "out").wait(60) == 0
     said = (tmp_path / "out").read_text().splitlines()

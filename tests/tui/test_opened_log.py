@@ -43,9 +43,7 @@ def test_a_log_of_one_process_is_rank_0_and_may_be_without_a_failure(tmp_path: P
     assert (shown.run.state, shown.run.failure) == ("stopped", None)
 
 
-async def test_the_app_shows_it_and_changes_nothing(
-    log: OpenedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_app_shows_it_and_changes_nothing(log: OpenedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "home"))
     app = RankdeckApp(LogEngine(log), open_run="job.log", read_only=True)
     async with showing(app, "rank 2 raised ValueError", "bad shard 7", "3 ranks", size=(140, 40)) as pilot:

@@ -31,9 +31,7 @@ def connects(path: str) -> bool:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_second_socket_of_the_same_path_needs_no_room_for_its_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_socket_of_the_same_path_needs_no_room_for_its_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with folders.listen(str(tmp_path), "mark") as first:
         monkeypatch.setattr(folders, "replace_file", fail)
         with folders.listen(str(tmp_path), "mark") as second:

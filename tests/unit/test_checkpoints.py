@@ -52,9 +52,7 @@ def look(folder: Path, *, written: tuple[str, ...] = (), killed: bool = True, se
 
 
 @pytest.mark.parametrize(("files", "expected"), rows("unit/checkpoints", "files"))
-def test_the_newest_checkpoint_and_a_torn_one(
-    tmp_path: Path, files: list[tuple[str, str]], expected: dict[str, str]
-) -> None:
+def test_the_newest_checkpoint_and_a_torn_one(tmp_path: Path, files: list[tuple[str, str]], expected: dict[str, str]):
     for age, (name, kind) in enumerate(reversed(files)):
         write(tmp_path / name, kind, age * 20)
     assert look(tmp_path) == {"newest": "", "torn": "", "lack": "", "moved": "", **expected}
@@ -71,9 +69,7 @@ def test_a_program_that_ended_by_itself_has_written_what_it_wanted(tmp_path: Pat
 @pytest.mark.parametrize(
     ("place", "written", "moved"), [("out", (), True), ("other", (), False), ("other", ("other/step_2.pt",), True)]
 )
-def test_only_a_checkpoint_of_this_run_is_set_aside(
-    tmp_path: Path, place: str, written: tuple[str, ...], moved: bool
-) -> None:
+def test_only_a_checkpoint_of_this_run_is_set_aside(tmp_path: Path, place: str, written: tuple[str, ...], moved: bool):
     write(tmp_path / place / "step_1.pt", "zip", 20)
     write(tmp_path / place / "step_2.pt", "-zip")
     found = look(tmp_path, written=written, set_aside=True)

@@ -37,9 +37,7 @@ def test_reports_whose_handling_fails_again_are_left_out(tmp_path: Path, monkeyp
         assert warnings(runner) == ["reports of the kind GpusUsed are left out: KeyError: 'defect'"]
 
 
-def test_the_end_of_a_rank_is_known_although_its_details_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_rank_is_known_although_its_details_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with play_run(tmp_path) as runner:
         monkeypatch.setattr(runner.ingest, "catch_up", fail)
         monkeypatch.setattr(runner, "_read_traces", lambda: None)  # it needs an event loop

@@ -42,9 +42,7 @@ def test_a_search_ends_in_a_folder_with_a_data_set(tmp_path: Path, monkeypatch: 
     assert find_files(tmp_path, {}, 1000.0, 60.0) == {}
 
 
-def test_a_file_is_read_in_slices_and_large_records_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_in_slices_and_large_records_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_files, "SLICE", 300)
     path, offset, found = tmp_path / "events", 0, []
     path.write_bytes(RECORDED.read_bytes()[:-1])

@@ -46,9 +46,7 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(tmp_path: Pat
     assert (tmp_path / "started").exists() == starts
 
 
-def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whereabouts = tmp_path / "supervisor.json"
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR + 1}))
     paused: list[int] = []
@@ -93,9 +91,7 @@ def test_a_lock_that_is_still_taken_delays_the_next_supervisor(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("missing", ["lock", "locks"])
-def test_a_guard_without_a_lock_starts_no_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_a_guard_without_a_lock_starts_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str):
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     command.write_text(NEXT)
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))

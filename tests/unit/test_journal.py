@@ -109,9 +109,7 @@ def test_a_restart_is_refused_without_room_and_is_not_written_later(tmp_path: Pa
     journal.close()
 
 
-def test_an_intent_that_does_not_reach_the_disk_is_not_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_intent_that_does_not_reach_the_disk_is_not_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(file: int) -> None:
         raise OSError(5, "Input/output error")
 

@@ -39,9 +39,7 @@ def test_cyclic_deals_one_rank_to_each_node_in_turn() -> None:
 
 
 @given(COUNTS, ORDERS)
-def test_every_rank_is_placed_once_and_in_order(
-    counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]
-) -> None:
+def test_every_rank_is_placed_once_and_in_order(counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]):
     places = place_ranks(counts, order)
     assert [place.rank for place in places] == list(range(sum(count for _, count in counts)))
 

@@ -45,9 +45,7 @@ VERSION_1 = {"proc/self/cgroup": "9:pids,cpu:/jobs/5\n4:memory:/jobs/5\n1:name=s
         ({**VERSION_1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
     ],
 )
-def test_the_smallest_limit_of_all_control_groups_counts(
-    tmp_path: Path, files: dict[str, str], limit: int | None
-) -> None:
+def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: dict[str, str], limit: int | None):
     assert memory_limit(write(tmp_path, files)) == limit
 
 
@@ -63,9 +61,7 @@ def test_the_smallest_limit_of_all_control_groups_counts(
         ({**VERSION_1, "sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us": "100000\n"}, None),
     ],
 )  # fmt: skip
-def test_the_smallest_limit_of_processor_time_counts(
-    tmp_path: Path, files: dict[str, str], limit: float | None
-) -> None:
+def test_the_smallest_limit_of_processor_time_counts(tmp_path: Path, files: dict[str, str], limit: float | None):
     assert cpu_limit(write(tmp_path, files)) == limit
 
 
@@ -98,9 +94,7 @@ def test_a_control_group_whose_name_is_not_utf_8_is_read_too(tmp_path: Path) -> 
     assert processes_left(str(tmp_path)) == 7
 
 
-def test_the_users_own_limit_counts_threads_of_all_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_own_limit_counts_threads_of_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status = "Name:\tx\nUid:\t{0}\t{0}\t{0}\t{0}\nThreads:\t{1}\n"
     files = {
         "proc/5/status": status.format(7, 3),

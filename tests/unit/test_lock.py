@@ -24,9 +24,7 @@ def test_only_one_process_holds_the_lock_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_told_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_file_system_without_locks_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 

@@ -108,9 +108,7 @@ def test_the_positions_of_sizes_grow_in_the_order_of_writing(
     assert index.position(2, "out", 7) == 10
 
 
-def test_an_index_forgets_what_nobody_asks_for_and_finds_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_forgets_what_nobody_asks_for_and_finds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_order, "_BLOCK", 64)
     monkeypatch.setattr(log_order, "_KEPT", 160)
     writer, whole = OrderWriter(tmp_path / "order"), OrderIndex(tmp_path / "order")

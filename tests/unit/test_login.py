@@ -40,9 +40,7 @@ def node(root: Path, group: str, **files: str) -> str:
 
 @pytest.mark.usefixtures("user")
 @from_table
-def test_what_ends_processes_is_read_from_files(
-    group: str, files: dict[str, str], ends_with: Login, tmp_path: Path
-) -> None:
+def test_what_ends_processes_is_read_from_files(group: str, files: dict[str, str], ends_with: Login, tmp_path: Path):
     assert ends_with_login(node(tmp_path, group, **files)) == ends_with
 
 

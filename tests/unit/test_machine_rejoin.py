@@ -78,9 +78,7 @@ def test_news_of_the_process_that_was_replaced_is_none() -> None:
         (lambda: _store_gone(Story(TWO).run().join()).end(2, 1), "the store is lost"),
     ],
 )
-def test_where_dead_ranks_can_not_rejoin_all_start_again_and_the_reason_is_said(
-    story: Callable[[], Story], why: str
-) -> None:
+def test_where_dead_ranks_can_not_rejoin_all_start_again_and_the_reason_is_said(story: Callable[[], Story], why: str):
     assert why in why_no_rejoin(story().state)
     again = story().restart()
     assert any(isinstance(action, act.StopRanks | act.ClearNode) for action in again.actions)

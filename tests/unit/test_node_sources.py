@@ -191,9 +191,7 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
 
 
 @from_table
-def test_a_slurm_job_without_nodes_is_told_with_the_next_step(
-    script: str, words: str, write_command: WriteCommand
-) -> None:
+def test_a_slurm_job_without_nodes_is_told_with_the_next_step(script: str, words: str, write_command: WriteCommand):
     write_command("squeue", script)
     error = refused(Layout(slurm=1234))
     assert words in error.message

@@ -95,9 +95,7 @@ def test_a_folder_of_another_user_is_refused(find: Callable[[], Path], own: Path
 
 @pytest.mark.usefixtures("needs_root")
 @pytest.mark.parametrize("what", ["folder", "file", "link"])
-def test_what_another_user_has_put_into_an_open_folder_is_refused(
-    find: Callable[[], Path], own: Path, what: str
-) -> None:
+def test_what_another_user_has_put_into_an_open_folder_is_refused(find: Callable[[], Path], own: Path, what: str):
     own.mkdir()
     own.chmod(0o777)
     planted = own / "run-7f3a"

@@ -99,9 +99,7 @@ def test_the_profile_says_how_long_a_template_stays_then_the_environment_and_non
 
 
 @pytest.mark.parametrize("variable", ["soon", "-1", "nan", "1e9"])
-def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_in_the_environment_is_refused_with_its_name(variable: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKDECK_LINGER", variable)
     with pytest.raises(CheckError, match="RANKDECK_LINGER"):
         plan_of()
@@ -168,9 +166,7 @@ def like(environ: dict[str, str] | None = None, *cores: int) -> str:
 
 
 @from_table
-def test_a_fork_may_have_other_variables_but_those_that_are_read_at_the_start(
-    environ: dict[str, str], is_same: bool
-) -> None:
+def test_a_fork_may_have_other_variables_but_those_that_are_read_at_the_start(environ: dict[str, str], is_same: bool):
     assert (like(environ) == like()) is is_same
 
 
@@ -197,9 +193,7 @@ def test_a_setup_or_other_modules_make_another_template() -> None:
 
 
 @pytest.mark.parametrize(("limit", "has_room"), [("max", True), (str(8 * GIB), True), (str(8 * GIB - 1), False)])
-def test_no_template_waits_where_a_control_group_allows_less_than_8_gib(
-    tmp_path: Path, limit: str, has_room: bool
-) -> None:
+def test_no_template_waits_where_a_control_group_allows_less_than_8_gib(tmp_path: Path, limit: str, has_room: bool):
     group = tmp_path / "sys/fs/cgroup/jobs"
     for path, text in {
         tmp_path / "proc/self/cgroup": "0::/jobs\n",

@@ -84,9 +84,7 @@ def test_the_python_on_the_path_is_what_the_user_means(tmp_path: Path, monkeypat
     assert chosen('name = "linear"') == sys.executable, "a relative folder is no choice of the user"
 
 
-def test_a_python_is_asked_again_when_what_it_imports_from_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_is_asked_again_when_what_it_imports_from_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     python = environment(tmp_path / "a", "")
     (packages(tmp_path / "a") / "sitecustomize.py").write_text(f"open({str(tmp_path / 'asked')!r}, 'a').write('x')")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "a"))
