@@ -329,38 +329,15 @@ class KillRequested(Event, frozen=True, kw_only=True):
     pid: int | None = None
 
 
-AnyEvent = (
-    RunLaunched
-    | SupervisorStarted
-    | NodeConnected
-    | NodeDisconnected
-    | NodeGivenUp
-    | JobEnded
-    | RunQueued
-    | JobEnding
-    | RunContinued
-    | NodeWarned
-    | ModulesImported
-    | ScriptImported
-    | NodeCleared
-    | NodeClosed
-    | StoreOpened
-    | StoreLost
-    | StoreMissed
-    | RankSpawned
-    | RankWaiting
-    | RankJoined
-    | RejoinOverdue
-    | RankEnded
-    | RankLost
-    | CheckpointsFound
-    | CheckpointFolderSeen
-    | HoldOverdue
-    | HealthNoticed
-    | StopRequested
-    | RestartRequested
-    | KillRequested
+_OfNodes = NodeConnected | NodeDisconnected | NodeGivenUp | NodeWarned | NodeCleared | NodeClosed
+_OfJobs = JobEnded | RunQueued | JobEnding | RunContinued
+_OfStores = StoreOpened | StoreLost | StoreMissed
+_OfRanks = (
+    ModulesImported | ScriptImported | RankSpawned | RankWaiting | RankJoined | RejoinOverdue | RankEnded | RankLost
 )
+_OfTraining = CheckpointsFound | CheckpointFolderSeen | HoldOverdue | HealthNoticed
+_OfUsers = StopRequested | RestartRequested | KillRequested
+AnyEvent = RunLaunched | SupervisorStarted | _OfNodes | _OfJobs | _OfStores | _OfRanks | _OfTraining | _OfUsers
 """Every event; the tag `event` tells which one a journal line holds."""
 
 INTENTS = (RunLaunched, StopRequested, RestartRequested, KillRequested)

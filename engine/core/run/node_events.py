@@ -313,29 +313,15 @@ def job_ending(state: st.RunState, event: ev.JobEnding) -> Step:
 
 def run_continued(state: st.RunState, event: ev.RunContinued) -> Step:
     """Starts the next attempt on the nodes of another job, or on others of the same job."""
-    match state.phase:
-        case st.Ended(outcome=st.Outcome(word="queued")):
-            ranks = sorted(rank for _, ranks in event.nodes for rank in ranks)
-            if ranks != list(range(len(state.ranks))):
-                return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
-            nodes = tuple(st.Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
-            spare = {"spare_nodes": event.spare_nodes, "spare_names": event.spare_names}
-            return next_attempt(
-                replace(state, phase=st.Opening(), nodes=nodes, restarts=0, failed_at=None, **spare), event.at
-            )
-        case (
-            st.Opening()
-            | st.Starting()
-            | st.Running()
-            | st.Holding()
-            | st.Stopping()
-            | st.Clearing()
-            | st.Closing()
-            | st.Ended()
-        ):
-            return ignore(state, "the run does not wait for a job")
-        case _ as never:
-            assert_never(never)
+    if not isinstance(state.phase, st.Ended) or state.phase.outcome.word != "queued":
+        return ignore(state, "the run does not wait for a job")
+    ranks = sorted(rank for _, ranks in event.nodes for rank in ranks)
+    if ranks != list(range(len(state.ranks))):
+        return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
+    nodes = tuple(st.Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
+    spare = {"spare_nodes": event.spare_nodes, "spare_names": event.spare_names}
+    fresh = replace(state, phase=st.Opening(), nodes=nodes, restarts=0, failed_at=None, **spare)
+    return next_attempt(fresh, event.at)
 
 
 def node_cleared(state: st.RunState, event: ev.NodeCleared) -> Step:

@@ -48,26 +48,12 @@ def _set_waits(state: st.RunState, rank: int, generation: int) -> st.RunState:
 
 def rejoin_overdue(state: st.RunState, event: ev.RejoinOverdue) -> Step:
     """Starts all ranks again, as the next attempt. The rejoin has counted as a restart, so this does not count again."""
-    match state.phase:
-        case st.Starting() | st.Running() if is_forming(state) and event.generation == state.generation:
-            if late := apart(state):
-                why = f"{rank_words(late)} did not notice generation {state.generation}"
-            else:
-                why = f"generation {state.generation} did not form"
-            return stop(state, st.Restart(reason=why), event.at)
-        case (
-            st.Opening()
-            | st.Starting()
-            | st.Running()
-            | st.Holding()
-            | st.Stopping()
-            | st.Clearing()
-            | st.Closing()
-            | st.Ended()
-        ):
-            return ignore(state, f"ranks do not rejoin in generation {event.generation} any more")
-        case _ as never:
-            assert_never(never)
+    is_forming_it = is_forming(state) and event.generation == state.generation
+    if not is_forming_it or not isinstance(state.phase, st.Starting | st.Running):
+        return ignore(state, f"ranks do not rejoin in generation {event.generation} any more")
+    late = apart(state)
+    named = f"{rank_words(late)} did not notice generation {state.generation}"
+    return stop(state, st.Restart(reason=named if late else f"generation {state.generation} did not form"), event.at)
 
 
 def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:

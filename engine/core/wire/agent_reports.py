@@ -274,33 +274,10 @@ class ProbeAnswered(Answer, frozen=True, kw_only=True, tag="probed"):
 
 
 AnyAnswer = ListenerOpened | AddressesTried | InterfaceNamed | FolderMade | ProbeAnswered
-AnyReport = (
-    Refused
-    | Hello
-    | Pong
-    | SpawnReported
-    | EndReported
-    | LossReported
-    | RankOutput
-    | FilesGrew
-    | GpusUsed
-    | RanksUsed
-    | StoreReported
-    | StoreLossReported
-    | AttemptCleared
-    | DaemonWanted
-    | MpirunEnded
-    | StacksTaken
-    | TemplateRefused
-    | ImportsReported
-    | RanksSave
-    | JobSignalled
-    | CheckpointsSeen
-    | NoRoom
-    | RequestFailed
-    | BridgeEnded
-    | AnyAnswer
-)
+_OfRanks = SpawnReported | EndReported | LossReported | RankOutput | FilesGrew | GpusUsed | RanksUsed | StacksTaken
+_OfTemplates = StoreReported | StoreLossReported | TemplateRefused | ImportsReported | DaemonWanted | MpirunEnded
+_OfAttempts = AttemptCleared | RanksSave | CheckpointsSeen | JobSignalled | NoRoom | RequestFailed
+AnyReport = Refused | Hello | Pong | BridgeEnded | _OfRanks | _OfTemplates | _OfAttempts | AnyAnswer
 """Every message of an agent."""
 
 

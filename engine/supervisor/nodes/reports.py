@@ -118,13 +118,7 @@ class Reports:
                     self._orders.mpirun.take_end(node, status, reason)
             case reports.StacksTaken():
                 self._questions.take_stacks(node, news)
-            case (
-                reports.ListenerOpened()
-                | reports.AddressesTried()
-                | reports.InterfaceNamed()
-                | reports.FolderMade()
-                | reports.ProbeAnswered()
-            ):
+            case reports.Answer():
                 self._questions.take_answer(node, news)
             case reports.TemplateRefused():
                 said = ended_words(visible(news.reason), None, news.output, news.log)
