@@ -14,18 +14,14 @@ from engine.runs.ends.ending import REQUEUE
 from engine.runs.record import place_here
 from engine.supervisor.run import SupervisedRun
 
-PATIENCE = 10.0
-"""Seconds for squeue to answer."""
+PATIENCE = 10.0  # seconds for squeue to answer
 
 LONGEST = 60.0
 """Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
 just ended."""
 
-SIGNAL_TIME = 0.1
-"""Seconds in which every process of a node gets a signal that Slurm sends."""
-
-PAUSE = 1.0
-"""Seconds between two questions."""
+SIGNAL_TIME = 0.1  # seconds in which every process of a node gets a signal that Slurm sends
+PAUSE = 1.0  # seconds between two questions
 
 
 class Job:

@@ -73,14 +73,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     yields_to: str = ""
     """First letters of ids that win over this one in the same process, because they are more specific."""
     speaker: Speaker = ""  # of a failed connection: who writes the text
-    statuses: tuple[int, ...] = ()
-    """Exit statuses of a failed connection for which the pattern counts; empty: all."""
+    statuses: tuple[int, ...] = ()  # exit statuses of a failed connection for which the pattern counts; empty: all
     retry: bool = False  # of a failed connection: whether a second try within seconds may succeed
     final: bool = False  # of a failed connection: whether no other try can ever succeed, because the job is over
     gone: bool = False
     """Whether a failed connection shows that the node does not belong to the job, which goes on without it."""
-    proxied: bool = False
-    """Whether `detail` says that a connection failed at a jump host or on the way from it."""
+    proxied: bool = False  # whether `detail` says that a connection failed at a jump host or on the way from it
 
 
 class Found(NamedTuple):

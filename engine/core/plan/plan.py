@@ -47,8 +47,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""  # folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none
     start_together: str = ""  # why its ranks can only start together; empty: one may start alone
-    rejoins_over: str = ""
-    """The backend of an attempt after a rank has come back, if it is another one."""
+    rejoins_over: str = ""  # the backend of an attempt after a rank has come back, if it is another one
     found: str = ""  # the MPI or library that it uses, in words
     library_links: dict[str, str] = {}
     """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""

@@ -29,8 +29,7 @@ INCOMPLETE = "checkpoint-is-incomplete.txt"
 LAST_TIME = 15.0
 """Seconds between the last change of a checkpoint that was being written and the end of the last rank, at most."""
 
-LOGS = (".log", ".out", ".err", ".txt", ".json", ".jsonl", ".csv", ".metrics")
-"""Ends of files that may become smaller."""
+LOGS = (".log", ".out", ".err", ".txt", ".json", ".jsonl", ".csv", ".metrics")  # ends of files that may become smaller
 
 MOST_ENTRIES, DEPTH, MEASURED = 20_000, 4, 8
 """Entries of folders and depth of folders that are looked at, and the newest checkpoints that are read."""

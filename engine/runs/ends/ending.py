@@ -19,11 +19,8 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_submitted, runtime_files, write_summary
 from engine.runs.replay import first_event, measure_journal, read_saved, stored_snapshot
 
-LIMIT = "the time limit of its job"
-"""Who stops a run shortly before that."""
-
-REQUEUE = "Slurm, which has put its job back into the queue"
-"""Who lets a run wait whose job begins again."""
+LIMIT = "the time limit of its job"  # who stops a run shortly before that
+REQUEUE = "Slurm, which has put its job back into the queue"  # who lets a run wait whose job begins again
 
 
 def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:

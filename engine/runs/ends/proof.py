@@ -19,11 +19,8 @@ from engine.installed import ROOT
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
 
-PROGRAM = ROOT / "engine" / "node" / "programs" / "checkpoints.py"
-"""Agents run it too."""
-
-LOOK_TIME = 5.0
-"""Seconds for a look. After it, nothing is known: a file server may hang."""
+PROGRAM = ROOT / "engine" / "node" / "programs" / "checkpoints.py"  # agents run it too
+LOOK_TIME = 5.0  # Seconds for a look. After it, nothing is known: a file server may hang.
 
 
 def find_saved(

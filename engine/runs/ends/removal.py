@@ -14,8 +14,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import refuse_elsewhere, remove_runtime_files
 from engine.runs.replay import read_journal
 
-CLOSING_TIME = 10.0
-"""Seconds to wait for the supervisor of an ended run to exit."""
+CLOSING_TIME = 10.0  # seconds to wait for the supervisor of an ended run to exit
 
 
 class ActiveRunError(UsageError):

@@ -7,8 +7,7 @@ import shutil
 from engine.linux.locks import try_lock
 from engine.runs.paths import RunPaths
 
-_SHOWN = (".out", ".err", ".metrics")
-"""Files of ranks whose readers expect them, also without content."""
+_SHOWN = (".out", ".err", ".metrics")  # files of ranks whose readers expect them, also without content
 
 
 def remove_needless(paths: RunPaths) -> None:

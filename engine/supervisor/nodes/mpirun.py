@@ -20,8 +20,7 @@ from engine.core.wire import agent_requests as requests
 from engine.supervisor.nodes.agents import Agents
 from engine.supervisor.run import SupervisedRun
 
-MAX_COMMAND = 1 << 16
-"""Most characters of a command that mpirun may request."""
+MAX_COMMAND = 1 << 16  # most characters of a command that mpirun may request
 
 
 class Mpirun:

@@ -74,8 +74,7 @@ class Ending(NamedTuple):
     certain: bool  # whether nobody caught it
     went_on: bool  # whether progress follows the last exception: a signal that ended the process has another reason
     handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
-    words: str
-    """The lines since the last progress that may say why: without warnings and tracebacks that were handled."""
+    words: str  # the lines since the last progress that may say why: without warnings and tracebacks that were handled
     said: str  # the exception in this chain that most likely says why
     last: tuple[str, ...]  # the last lines that say anything
     bar: Bar | None  # the last bar, if it is not complete

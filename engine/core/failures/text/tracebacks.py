@@ -32,8 +32,7 @@ _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
 _OF_ANOTHER_PROCESS = late(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
 """The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
-_CRASH = late(r"^Fatal Python error: ", re.MULTILINE)
-"""The first words of faulthandler when a signal ends the process."""
+_CRASH = late(r"^Fatal Python error: ", re.MULTILINE)  # the first words of faulthandler when a signal ends the process
 _THREAD = late(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})", re.MULTILINE)
 """A thread in the text after those words."""
 _STARTS = late(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')

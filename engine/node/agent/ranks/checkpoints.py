@@ -14,8 +14,7 @@ from engine.linux.processes import kill_quietly, start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Any
 
-LOOK_TIME = 5.0
-"""Seconds for a look. After it, the attempt is cleared without an answer: a file server may hang."""
+LOOK_TIME = 5.0  # Seconds for a look. After it, the attempt is cleared without an answer: a file server may hang.
 
 
 class Checkpoints:

@@ -12,11 +12,8 @@ from engine.node.agent.ranks.saving import Saving, request_stop
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
-REQUEST = "auto"
-"""The step of the stop ladder that sends each rank the signal that its program understands."""
-
-FIRST_LOOK, SAVING_LOOK = 1.0, 0.5
-"""Seconds until the first look at what ranks save, and between two looks."""
+REQUEST = "auto"  # the step of the stop ladder that sends each rank the signal that its program understands
+FIRST_LOOK, SAVING_LOOK = 1.0, 0.5  # seconds until the first look at what ranks save, and between two looks
 
 FRESH = 30.0
 """Seconds after a SIGTERM of Slurm in which ranks do not get another one from the first step of the stop ladder."""
@@ -24,11 +21,8 @@ FRESH = 30.0
 EXIT_NOTE_TIME = 2.0
 """Seconds to wait for the note about the end of an adopted rank, after its parent has reaped it. The parent writes the note before."""
 
-UNREAPED_TIME = 60.0
-"""Seconds that the parent of a rank may take to reap it and to write the note."""
-
-UNOWNED_TIME = 0.2
-"""The same for a rank whose parent writes no notes: agent, template and warden were killed."""
+UNREAPED_TIME = 60.0  # seconds that the parent of a rank may take to reap it and to write the note
+UNOWNED_TIME = 0.2  # the same for a rank whose parent writes no notes: agent, template and warden were killed
 
 
 class Ending:

@@ -20,8 +20,7 @@ from engine.node.agent.wire import Message
 BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
 """Prefixes of variables by which mpirun would find nodes that are not in the plan."""
 
-MPIRUN_GRACE = 2.0
-"""Seconds for mpirun to end after its processes; in the second half it gets SIGTERM."""
+MPIRUN_GRACE = 2.0  # seconds for mpirun to end after its processes; in the second half it gets SIGTERM
 
 ABORT_GRACE = 1.0
 """Seconds for a rank that has called MPI_Abort to end, and so report its status, before the ranks of its job are killed."""
