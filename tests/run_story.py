@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.actions import AnyAction
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, step
-from engine.core.run.state import (
-    ENDED_WORDS,
-    Clearing,
-    Closing,
-    Ended,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-    rank_word,
-    root_cause,
-    run_word,
-)
 
 
 class Story:
@@ -165,7 +153,7 @@ class Story:
         return self
 
     def outcome(self) -> tuple[str, str]:
-        assert isinstance(self.state.phase, Ended)
+        assert isinstance(self.state.phase, st.Ended)
         return self.state.phase.outcome.word, self.state.phase.outcome.reason
 
 
@@ -187,25 +175,25 @@ def rejoining(on_failure: str = "hold", restarts: int = 9, spare_names: tuple[st
     return Story((("a", (0, 1)), ("b", (2, 3))), on_failure, restarts, spare_names=spare_names).run().join()
 
 
-def check_words(state: RunState) -> None:
+def check_words(state: st.RunState) -> None:
     """What the words of a run promise of each other."""
-    words = [rank_word(phase) for phase in state.ranks]
-    word = run_word(state)
-    assert (word in ENDED_WORDS | {"queued"}) == isinstance(state.phase, Ended)
+    words = [st.rank_word(phase) for phase in state.ranks]
+    word = st.run_word(state)
+    assert (word in st.ENDED_WORDS | {"queued"}) == isinstance(state.phase, st.Ended)
     if word == "holding":
-        assert root_cause(state) is not None
+        assert st.root_cause(state) is not None
     if word == "succeeded":
         assert set(words) == {"exited"}
-    if isinstance(state.phase, Starting | Running):
-        assert root_cause(state) is None
+    if isinstance(state.phase, st.Starting | st.Running):
+        assert st.root_cause(state) is None
         assert not {"failed", "lost", "stopped"} & set(words)
-    if isinstance(state.phase, Running):
+    if isinstance(state.phase, st.Running):
         assert "starting" not in words
-    if isinstance(state.phase, Stopping):
+    if isinstance(state.phase, st.Stopping):
         assert "running" in words
-    if isinstance(state.phase, Clearing | Closing | Ended):
+    if isinstance(state.phase, st.Clearing | st.Closing | st.Ended):
         assert "running" not in words
-    if isinstance(state.phase, Ended):
+    if isinstance(state.phase, st.Ended):
         assert all(node.link in ("closed", "given-up") for node in state.nodes)
 
 

@@ -11,20 +11,10 @@ import pytest
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run import machine
+from engine.core.run import state as st
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
 from engine.core.run.moves import Step
-from engine.core.run.state import (
-    Clearing,
-    Outcome,
-    Phase,
-    Restart,
-    RunState,
-    Stopping,
-    rank_word,
-    run_word,
-    status_words,
-)
 from engine.core.views.story import tell_all
 from tests.run_story import TWO, Story, check_words, continued, given_up, without_b
 
@@ -145,13 +135,13 @@ EVENTS: tuple[AnyEvent, ...] = (
 
 def test_every_event_and_every_phase_is_tried() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(ev.AnyEvent))
-    assert {type(make().state.phase) for make in SITUATIONS.values()} == set(typing.get_args(Phase))
+    assert {type(make().state.phase) for make in SITUATIONS.values()} == set(typing.get_args(st.Phase))
     ends = {
         (type(phase), type(phase.then))
         for phase in (make().state.phase for make in SITUATIONS.values())
-        if isinstance(phase, Stopping | Clearing)
+        if isinstance(phase, st.Stopping | st.Clearing)
     }
-    assert ends == set(itertools.product((Stopping, Clearing), (Outcome, Restart)))
+    assert ends == set(itertools.product((st.Stopping, st.Clearing), (st.Outcome, st.Restart)))
 
 
 @pytest.mark.parametrize("policy", ["hold", "stop", "restart"])
@@ -177,7 +167,7 @@ def test_every_event_survives_json() -> None:
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_state_and_its_journal_survive_json(situation: str) -> None:
     story = SITUATIONS[situation]()
-    assert msgspec.json.decode(msgspec.json.encode(story.state), type=RunState) == story.state
+    assert msgspec.json.decode(msgspec.json.encode(story.state), type=st.RunState) == story.state
     lines = [msgspec.json.encode(event) for event in story.journal]
     assert replay(msgspec.json.decode(line, type=ev.AnyEvent) for line in lines) == story.state
 
@@ -205,9 +195,9 @@ def test_a_run_of_one_node_from_launch_to_success() -> None:
         act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), address="127.0.0.1", port=4000, generations=(0, 0)),
     )
     story.spawn(0)
-    assert run_word(story.state) == "starting"
+    assert st.run_word(story.state) == "starting"
     story.spawn(1)
-    assert run_word(story.state) == "running"
+    assert st.run_word(story.state) == "running"
     assert story.end(1).actions == ()
     assert story.end(0).actions == (act.ClearNode(node="a", attempt=0),)
     assert story.clear().actions == (act.CloseNode(node="a"),)
@@ -221,20 +211,20 @@ def test_an_empty_journal_is_no_run() -> None:
 
 @pytest.mark.parametrize(("status", "words"), [(0, "exit 0"), (3, "exit 3"), (-9, "SIGKILL"), (-99, "signal 99")])
 def test_a_status_is_told_in_words(status: int, words: str) -> None:
-    assert status_words(status) == words
+    assert st.status_words(status) == words
 
 
 def test_an_event_whose_replay_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal of another version, or a defect: without the event, the run can at least be stopped."""
     story = Story(TWO).run()
 
-    def fail(state: RunState, event: ev.StoreOpened) -> Step:
+    def fail(state: st.RunState, event: ev.StoreOpened) -> Step:
         raise KeyError("defect")
 
     monkeypatch.setattr(machine, "store_opened", fail)
     state = replay(story.journal)
     assert state is not None
-    assert [rank_word(phase) for phase in state.ranks] == ["running"] * 3
+    assert [st.rank_word(phase) for phase in state.ranks] == ["running"] * 3
     assert len(tell_all(story.journal)) > 1
 
 

@@ -15,32 +15,11 @@ from typing import assert_never
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import node_events, rank_events
 from engine.core.run import state as st
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import health_noticed
 from engine.core.run.moves import Step, ignore, outdated
-from engine.core.run.node_events import (
-    job_ended,
-    job_ending,
-    node_cleared,
-    node_closed,
-    node_connected,
-    node_disconnected,
-    node_given_up,
-    run_continued,
-    run_queued,
-    shown_event,
-    supervisor_started,
-)
-from engine.core.run.rank_events import (
-    checkpoints_found,
-    rank_ended,
-    rank_joined,
-    rank_lost,
-    rank_spawned,
-    rank_waiting,
-    rejoin_overdue,
-)
 from engine.core.run.requests import hold_overdue, kill_requested, restart_requested, stop_requested
 from engine.core.run.store_events import store_lost, store_missed, store_opened
 
@@ -76,27 +55,27 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
         case ev.RunLaunched():
             return ignore(state, "the run is launched already")
         case ev.SupervisorStarted():
-            return supervisor_started(state, event)
+            return node_events.supervisor_started(state, event)
         case ev.NodeConnected():
-            return node_connected(state, event)
+            return node_events.node_connected(state, event)
         case ev.NodeDisconnected():
-            return node_disconnected(state, event)
+            return node_events.node_disconnected(state, event)
         case ev.NodeGivenUp():
-            return node_given_up(state, event)
+            return node_events.node_given_up(state, event)
         case ev.JobEnded():
-            return job_ended(state, event)
+            return node_events.job_ended(state, event)
         case ev.RunQueued():
-            return run_queued(state, event)
+            return node_events.run_queued(state, event)
         case ev.JobEnding():
-            return job_ending(state, event)
+            return node_events.job_ending(state, event)
         case ev.RunContinued():
-            return run_continued(state, event)
+            return node_events.run_continued(state, event)
         case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported() | ev.CheckpointFolderSeen():
-            return shown_event(state, event)
+            return node_events.shown_event(state, event)
         case ev.NodeCleared():
-            return node_cleared(state, event)
+            return node_events.node_cleared(state, event)
         case ev.NodeClosed():
-            return node_closed(state, event)
+            return node_events.node_closed(state, event)
         case ev.StoreOpened():
             return store_opened(state, event)
         case ev.StoreLost():
@@ -104,19 +83,19 @@ def step(state: st.RunState, event: AnyEvent) -> Step:
         case ev.StoreMissed():
             return store_missed(state, event)
         case ev.RankSpawned():
-            return rank_spawned(state, event)
+            return rank_events.rank_spawned(state, event)
         case ev.RankWaiting():
-            return rank_waiting(state, event)
+            return rank_events.rank_waiting(state, event)
         case ev.RankJoined():
-            return rank_joined(state, event)
+            return rank_events.rank_joined(state, event)
         case ev.RejoinOverdue():
-            return rejoin_overdue(state, event)
+            return rank_events.rejoin_overdue(state, event)
         case ev.RankEnded():
-            return rank_ended(state, event)
+            return rank_events.rank_ended(state, event)
         case ev.RankLost():
-            return rank_lost(state, event)
+            return rank_events.rank_lost(state, event)
         case ev.CheckpointsFound():
-            return checkpoints_found(state, event)
+            return rank_events.checkpoints_found(state, event)
         case ev.HoldOverdue():
             return hold_overdue(state, event)
         case ev.HealthNoticed():

@@ -13,27 +13,9 @@ from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.plan.plan import LaunchPlan
+from engine.core.run import state as st
 from engine.core.run.rejoin import is_forming
 from engine.core.run.requests import hold_ends_at
-from engine.core.run.state import (
-    Alive,
-    Clearing,
-    Done,
-    Ended,
-    Gone,
-    Holding,
-    Node,
-    Outcome,
-    Pending,
-    RankPhase,
-    Running,
-    RunState,
-    Stopping,
-    rank_word,
-    root_cause,
-    run_word,
-    status_words,
-)
 from engine.core.views.activity import current_activity, dead_ranks, next_restart
 from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
@@ -44,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def rank_views(
-    state: RunState,
+    state: st.RunState,
     plan: LaunchPlan,
     ranks: Iterable[int],
     progress: Sequence[RankProgress],
@@ -54,7 +36,7 @@ def rank_views(
 ) -> list[RankView]:
     """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now."""
     waits = ""
-    if state.elastic and isinstance(state.phase, Holding):  # the dead ranks can rejoin
+    if state.elastic and isinstance(state.phase, st.Holding):  # the dead ranks can rejoin
         waits = f"waits for {rank_words(dead_ranks(state))}"
     return [
         _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
@@ -63,7 +45,7 @@ def rank_views(
 
 
 def _rank_view(
-    state: RunState,
+    state: st.RunState,
     plan: LaunchPlan,
     rank: int,
     progress: RankProgress,
@@ -73,18 +55,18 @@ def _rank_view(
     process: ProcessUse | None,
 ) -> RankView:
     phase = state.ranks[rank]
-    is_alive = isinstance(phase, Alive)
+    is_alive = isinstance(phase, st.Alive)
     health = health if is_alive else None
     is_stalled = health is not None and health.mark == "stalled"
     place = plan.places[rank]
-    never_started = isinstance(phase, Pending) and isinstance(state.phase, Ended)
+    never_started = isinstance(phase, st.Pending) and isinstance(state.phase, st.Ended)
     return RankView(
         rank=rank,
         node=place.node,
         local_rank=place.local_rank,
-        pid=None if isinstance(phase, Pending) else phase.pid,
-        state="stopped" if never_started else rank_word(phase),
-        exit=phase.status if isinstance(phase, Done) else None,
+        pid=None if isinstance(phase, st.Pending) else phase.pid,
+        state="stopped" if never_started else st.rank_word(phase),
+        exit=phase.status if isinstance(phase, st.Done) else None,
         attempt=state.attempt,
         generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
@@ -110,9 +92,9 @@ def _rank_view(
     )
 
 
-def _rejoins(state: RunState) -> bool:
+def _rejoins(state: st.RunState) -> bool:
     """Whether living ranks wait for a rejoin, so that none of them makes steps."""
-    return state.elastic and (isinstance(state.phase, Holding) or is_forming(state))
+    return state.elastic and (isinstance(state.phase, st.Holding) or is_forming(state))
 
 
 ORPHANS_WAIT = "its own processes wait for a store"
@@ -126,33 +108,33 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _since(state: RunState, phase: RankPhase) -> float:
+def _since(state: st.RunState, phase: st.RankPhase) -> float:
     match phase:
-        case Pending():
+        case st.Pending():
             return state.attempt_since
-        case Alive(since=since):
+        case st.Alive(since=since):
             return since
-        case Done(at=at) | Gone(at=at):
+        case st.Done(at=at) | st.Gone(at=at):
             return at
 
 
-def _note(phase: RankPhase, node: Node, progress: RankProgress, waits: str) -> str:
+def _note(phase: st.RankPhase, node: st.Node, progress: RankProgress, waits: str) -> str:
     """Why a rank is as it is, or what it waits for; `waits`: what all living ranks wait for. Empty: there is nothing to say."""
     match phase:
-        case Done(status=status, reason=reason) if status != 0:
-            return reason or status_words(status)
-        case Gone(reason=reason) if reason:
+        case st.Done(status=status, reason=reason) if status != 0:
+            return reason or st.status_words(status)
+        case st.Gone(reason=reason) if reason:
             return reason
-        case Alive() if node.link == "down":
+        case st.Alive() if node.link == "down":
             return f"{node.name} is unreachable"
     if odd := _odd(progress.loss):
         return f"the loss is {odd}"
     meeting = {"joining": "waits for all ranks to join", "orphan": ORPHANS_WAIT}.get(progress.meeting, "")
-    return (waits or meeting) if isinstance(phase, Alive) else ""
+    return (waits or meeting) if isinstance(phase, st.Alive) else ""
 
 
 def run_view(
-    state: RunState,
+    state: st.RunState,
     plan: LaunchPlan,
     progress: Sequence[RankProgress],
     tails: Mapping[int, bytes],
@@ -172,7 +154,7 @@ def run_view(
     return RunView(
         run=state.run,
         name=state.name,
-        state=run_word(state),
+        state=st.run_word(state),
         activity=current.activity,
         doing=current.words,
         attempt=state.attempt,
@@ -182,9 +164,9 @@ def run_view(
         program=plan.program.title,
         python=plan.shown_python,
         launched_at=state.launched_at,
-        ended_at=state.phase.at if isinstance(state.phase, Ended) else None,
+        ended_at=state.phase.at if isinstance(state.phase, st.Ended) else None,
         attempt_since=state.attempt_since,
-        alive=sum(isinstance(phase, Alive) for phase in state.ranks),
+        alive=sum(isinstance(phase, st.Alive) for phase in state.ranks),
         step=newest.step,
         steps=newest.steps
         if newest.epoch_step is not None
@@ -206,7 +188,7 @@ def run_view(
         restart=again.words,
         restart_kind=again.kind,
         restart_ranks=again.ranks,
-        stall=stall if isinstance(state.phase, Running) else None,
+        stall=stall if isinstance(state.phase, st.Running) else None,
         saved=saved_view(state),
         hold_ends_at=hold_ends_at(state, plan.launch.hold_for),
         nodes=tuple(
@@ -216,10 +198,10 @@ def run_view(
     )
 
 
-def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:
+def _alive(state: st.RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:
     """The ranks that run, and their numbers."""
     for rank, (one, phase) in enumerate(zip(progress, state.ranks, strict=True)):
-        if isinstance(phase, Alive):
+        if isinstance(phase, st.Alive):
             yield rank, one
 
 
@@ -228,7 +210,7 @@ def _unit(progress: Sequence[RankProgress]) -> str:
     return next((one.unit for one in progress if one.unit), "")
 
 
-def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallView | None) -> float | None:
+def _throughput(state: st.RunState, progress: Sequence[RankProgress], stall: StallView | None) -> float | None:
     """The throughput of the run: the sum over its ranks, or their mean for iterations, which all ranks do together. Units per second.
     None while ranks wait for a rejoin."""
     if _rejoins(state):
@@ -239,15 +221,15 @@ def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallV
 
 
 def failure_view(
-    state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = (), python: str = ""
+    state: st.RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = (), python: str = ""
 ) -> FailureView | None:
     """Why a rank or the run failed; None if neither did."""
-    if isinstance(state.phase, Ended) and state.phase.outcome.job_ended:
+    if isinstance(state.phase, st.Ended) and state.phase.outcome.job_ended:
         reason = state.phase.outcome.reason
         return FailureView(rank=None, headline=reason, detail="", traceback="", hint="launch it again")
-    cause = root_cause(state)
+    cause = st.root_cause(state)
     if cause is None:
-        if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":
+        if isinstance(state.phase, st.Ended) and state.phase.outcome.word == "failed":
             return FailureView(
                 rank=None, headline="the run could not start", detail=state.phase.outcome.reason, traceback="", hint=""
             )
@@ -259,7 +241,7 @@ def failure_view(
     if rank is None or rank >= len(state.ranks):  # a rank's output may name any number
         rank = cause[0]
     others = tuple(
-        other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
+        other for other, one in enumerate(state.ranks) if other != rank and st.rank_word(one) in ("failed", "lost")
     )
     notes = [f"restart: no, because {no_restart}" if no_restart else "", seen_words(state, rank)]
     return FailureView(
@@ -276,18 +258,22 @@ def failure_view(
     )
 
 
-def seen_words(state: RunState, rank: int | None) -> str:
+def seen_words(state: st.RunState, rank: int | None) -> str:
     """The newest notice about a rank that others waited for, and that did not fail itself; empty: there is none."""
     late = state.late
-    if rank is None or late is None or rank not in late.ranks or rank_word(state.ranks[rank]) in ("failed", "lost"):
+    if rank is None or late is None or rank not in late.ranks or st.rank_word(state.ranks[rank]) in ("failed", "lost"):
         return ""
     return f"seen before the end: {late.text}"
 
 
-def _no_restart(state: RunState) -> str:
+def _no_restart(state: st.RunState) -> str:
     """Why no automatic restart followed; see `Outcome`."""
     match state.phase:
-        case Ended(outcome=outcome) | Stopping(then=Outcome() as outcome) | Clearing(then=Outcome() as outcome):
+        case (
+            st.Ended(outcome=outcome)
+            | st.Stopping(then=st.Outcome() as outcome)
+            | st.Clearing(then=st.Outcome() as outcome)
+        ):
             return outcome.no_restart
         case _:
             return ""
@@ -296,9 +282,9 @@ def _no_restart(state: RunState) -> str:
 MOST_STOPPED = 64  # most stopped ranks whose output is read: others may have waited for one of them
 
 
-def told_ranks(state: RunState) -> list[int]:
+def told_ranks(state: st.RunState) -> list[int]:
     """The ranks whose output explains a failure; empty: none failed."""
-    words = [rank_word(phase) for phase in state.ranks]
+    words = [st.rank_word(phase) for phase in state.ranks]
     failed = [rank for rank, word in enumerate(words) if word in ("failed", "lost")]
     return failed + [rank for rank, word in enumerate(words) if failed and word == "stopped"][:MOST_STOPPED]
 
@@ -314,20 +300,20 @@ def _verdict(witnesses: tuple[Witness, ...], waits: Sequence[Wait]) -> Verdict |
     return find_verdict(witnesses, waits)
 
 
-def witnesses(state: RunState, tails: Mapping[int, bytes], python: str) -> tuple[Witness, ...]:
+def witnesses(state: st.RunState, tails: Mapping[int, bytes], python: str) -> tuple[Witness, ...]:
     """Each rank of the current attempt, for the verdict. `python`: the Python that ranks run; empty: not known."""
     return tuple(_witness(rank, phase, tails.get(rank, b""), python) for rank, phase in enumerate(state.ranks))
 
 
-def _witness(rank: int, phase: RankPhase, tail: bytes, python: str) -> Witness:
+def _witness(rank: int, phase: st.RankPhase, tail: bytes, python: str) -> Witness:
     from engine.core.failures.verdict import Witness
 
-    failed = rank_word(phase) in ("failed", "lost")
+    failed = st.rank_word(phase) in ("failed", "lost")
     match phase:
-        case Done() as done if failed or done.status == 0:
+        case st.Done() as done if failed or done.status == 0:
             return Witness(rank=rank, output=tail, failed=failed, status=done.status, order=(done.order,),
                            secondary=done.secondary, reason=done.reason, by=done.by, python=python)  # fmt: skip
-        case Gone(order=order, reason=reason) if failed:
+        case st.Gone(order=order, reason=reason) if failed:
             return Witness(
                 rank=rank, output=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN_END
             )
