@@ -5,29 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from engine.core.checks import findings
 from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, route_findings, silence_findings
-from engine.core.checks.findings import (
-    CHECK_WORDS,
-    CHECKS,
-    Check,
-    Device,
-    Finding,
-    Grid,
-    JobFacts,
-    Leftover,
-    Machine,
-    ProbeListener,
-    Routes,
-    Script,
-    Space,
-    State,
-    Torch,
-    TorchFacts,
-    fail,
-    ok,
-    skip,
-    warn,
-)
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.numbers import size_words
@@ -66,22 +45,22 @@ def planned(
     return build_plan(profile, slots, facts, backend, workdir="/shared")
 
 
-MACHINE = Machine(
+MACHINE = findings.Machine(
     python="3.11.7", executable="/venv/bin/python", architecture="x86_64", cores=8, gpus=2, open_files=65536,
     locked_memory=None, memory=None, has_infiniband=False, mpirun="/usr/bin/mpirun",
     interfaces=(("lo", "127.0.0.1"), ("eth0", "10.0.0.1"), ("lo", "::1"), ("ib0", "")), leftovers=(),
 )  # fmt: skip
-SPACE = Space(what="temporary folder", path="/tmp", bytes=20 * GIB, files=None, trouble="")
-JOB = JobFacts(
-    workdir="", workdir_writable=True, script=Script(size=2048, sha256="12ab34cd" * 8, trouble=""), module=True,
+SPACE = findings.Space(what="temporary folder", path="/tmp", bytes=20 * GIB, files=None, trouble="")
+JOB = findings.JobFacts(
+    workdir="", workdir_writable=True, script=findings.Script(size=2048, sha256="12ab34cd" * 8, trouble=""), module=True,
     torch="2.13.0+cpu", torch_cuda="", has_torch=True, mpi4py="4.1.2", start="", spaces=(SPACE,), shared_memory=8 * GIB,
 )  # fmt: skip
-FACTS = TorchFacts(version="2.13.0+cpu", cuda="", gpus=2, distributed=True, backends=("gloo",))
-TORCH = Torch(facts=FACTS, trouble="", timed_out=False, devices=())
-H100 = Device(name="H100", total=80 * GIB, free=79 * GIB)
+FACTS = findings.TorchFacts(version="2.13.0+cpu", cuda="", gpus=2, distributed=True, backends=("gloo",))
+TORCH = findings.Torch(facts=FACTS, trouble="", timed_out=False, devices=())
+H100 = findings.Device(name="H100", total=80 * GIB, free=79 * GIB)
 
 
-def the(findings: list[Finding], check: Check) -> Finding:
+def the(findings: list[findings.Finding], check: findings.Check) -> findings.Finding:
     """The last word on a check."""
     return [finding for finding in findings if finding.check == check][-1]
 
@@ -90,7 +69,7 @@ def the(findings: list[Finding], check: Check) -> Finding:
 
 
 @from_table
-def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
+def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: findings.State, text: str):
     found = clock_finding("gpu1", ahead, uncertain)
     assert (found.state, found.text, bool(found.hint)) == (state, text, state != "ok")
 
@@ -107,18 +86,20 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
         ("limits", "warn", "no file can be larger than 1 MiB (ulimit -f)", {"process_limits": {"fsize": 1 << 20}}, {}),
         ("limits", "ok", "open files", {"process_limits": {"as": 1 << 40, "fsize": 1 << 40}}, {}),
         ("limits", "warn", "its control group allows 1 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
-        ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
+        ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (findings.Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
         ("leftovers", "ok", "none; a-1, b-2 are active there",
-         {"leftovers": tuple(Leftover(mark="m", run=run, pids=(7,), owned=True) for run in ("a-1", "b-2"))}, {}),
+         {"leftovers": tuple(findings.Leftover(mark="m", run=run, pids=(7,), owned=True) for run in ("a-1", "b-2"))}, {}),
         ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
-         {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
+         {"leftovers": (findings.Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), findings.Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
         ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",
-         {"leftovers": (Leftover(mark="m", run="", pids=(7,), owned=False), Leftover(mark="n", run="", pids=(8,), owned=False))}, {}),
+         {"leftovers": (findings.Leftover(mark="m", run="", pids=(7,), owned=False), findings.Leftover(mark="n", run="", pids=(8,), owned=False))}, {}),
         ("interface", "ok", "eth0, 10.0.0.1, by NCCL_SOCKET_IFNAME", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "eth"}}),
         ("interface", "fail", "NCCL_SOCKET_IFNAME is '=eth'", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "=eth"}}),
     ],
 )  # fmt: skip
-def test_what_a_node_has(check: Check, state: State, text: str, fields: dict[str, Any], options: dict[str, Any]):
+def test_what_a_node_has(
+    check: findings.Check, state: findings.State, text: str, fields: dict[str, Any], options: dict[str, Any]
+):
     launch = planned(**options)
     found = the(machine_findings(launch, launch.nodes[0], replace(MACHINE, **fields)), check)
     assert (found.node, found.state) == ("gpu1", state)
@@ -127,7 +108,7 @@ def test_what_a_node_has(check: Check, state: State, text: str, fields: dict[str
 
 
 def test_variables_that_do_nothing_are_told_once_for_all_nodes():
-    def warned(*names: str) -> list[Finding]:
+    def warned(*names: str) -> list[findings.Finding]:
         warnings = tuple(
             EnvWarning(place="job.toml:9", table="env", name=name, problem="does nothing", hint=f"leave {name} out")
             for name in names
@@ -136,8 +117,8 @@ def test_variables_that_do_nothing_are_told_once_for_all_nodes():
         return [the(machine_findings(launch, node, MACHINE), "env") for node in launch.nodes]
 
     assert warned("A") == [
-        warn("gpu1", "env", "job.toml:9: env.A does nothing", "leave A out"),
-        skip("gpu2", "env", "see gpu1"),
+        findings.warn("gpu1", "env", "job.toml:9: env.A does nothing", "leave A out"),
+        findings.skip("gpu2", "env", "see gpu1"),
     ]
     both = warned("A", "B")[0]
     assert both.text == "job.toml:9: env.A does nothing; job.toml:9: env.B does nothing"
@@ -173,21 +154,23 @@ NO_FILES = replace(SPACE, files=3)
     ("check", "state", "text", "fields", "recipe"),
     [
         *rows("unit/findings", "what_a_rank_would_find"),
-        ("script", "fail", "/shared/train.py: no such file", {"script": Script(size=0, sha256="", trouble="No such file")}, "script"),
-        ("script", "warn", "/shared/train.py is empty", {"script": Script(size=0, sha256="e3", trouble="")}, "script"),
+        ("script", "fail", "/shared/train.py: no such file", {"script": findings.Script(size=0, sha256="", trouble="No such file")}, "script"),
+        ("script", "warn", "/shared/train.py is empty", {"script": findings.Script(size=0, sha256="e3", trouble="")}, "script"),
         ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
         ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
         ("disk", "warn", "the home folder /tmp has 1 MiB free", {"spaces": (SPACE, replace(FULL_DISK, what="home folder"))}, "script"),
         ("disk", "fail", "20 GiB free, for 3 more files", {"spaces": (NO_FILES,)}, "script"),
         ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
-        ("disk", "ok", " free", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
+        ("disk", "ok", " free", {"spaces": (SPACE, findings.Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
         ("disk", "warn", "the home folder /tmp is slow: a small file took 2.5 s", {"spaces": (SPACE, replace(SPACE, what="home folder", seconds=2.5))}, "script"),
         ("disk", "ok", " free", {"spaces": (replace(SPACE, seconds=0.9),)}, "script"),
         ("disk", "warn", "/dev/shm has 64 MiB", {"shared_memory": 1 << 26}, "script"),
         ("disk", "fail", "1 MiB free", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
     ],
 )  # fmt: skip
-def test_what_a_rank_would_find(check: Check, state: State, text: str, fields: dict[str, Any], recipe: str):
+def test_what_a_rank_would_find(
+    check: findings.Check, state: findings.State, text: str, fields: dict[str, Any], recipe: str
+):
     found = the(job_findings(planned(recipe=recipe), "gpu1", MACHINE, replace(JOB, **fields), full=False), check)
     assert found.state == state
     assert text in found.text
@@ -227,7 +210,9 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("gpus", "warn", "GPU 1 in use; on 1, 10 GiB of 80 GiB free", replace(TORCH, devices=(H100, replace(H100, free=10 * GIB))), {"backend": NCCL}),
     ],
 )  # fmt: skip
-def test_what_an_import_of_torch_says(check: Check, state: State, text: str, torch: Torch, options: dict[str, Any]):
+def test_what_an_import_of_torch_says(
+    check: findings.Check, state: findings.State, text: str, torch: findings.Torch, options: dict[str, Any]
+):
     launch = planned(**options)
     found = the(torch_findings(launch, launch.nodes[0], MACHINE, JOB, torch), check)
     assert found.state == state
@@ -236,7 +221,7 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
 
 
 @from_table
-def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: State, text: str):
+def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: findings.State, text: str):
     found = the(
         job_findings(planned(backend=NCCL), "gpu1", MACHINE, replace(JOB, torch_cuda=cuda), full=False), "backend"
     )
@@ -266,13 +251,13 @@ def test_a_torch_that_was_built_with_mpi_needs_no_mpi4py():
 
 # --- between nodes ---------------------------------------------------------------------------------------------------
 
-DOOR = ProbeListener(port=4242, addresses=("10.0.0.1", "192.168.0.1"))
-BY_BOTH = Routes(reached=(("10.0.0.1", "eth0"), ("192.168.0.1", "eth1")), missed=())
-BY_SECOND = Routes(reached=(("192.168.0.1", "eth1"),), missed=(("10.0.0.1", "No answer"),))
-BY_NONE = Routes(reached=(), missed=(("10.0.0.1", "No answer"), ("192.168.0.1", "Connection refused")))
+DOOR = findings.ProbeListener(port=4242, addresses=("10.0.0.1", "192.168.0.1"))
+BY_BOTH = findings.Routes(reached=(("10.0.0.1", "eth0"), ("192.168.0.1", "eth1")), missed=())
+BY_SECOND = findings.Routes(reached=(("192.168.0.1", "eth1"),), missed=(("10.0.0.1", "No answer"),))
+BY_NONE = findings.Routes(reached=(), missed=(("10.0.0.1", "No answer"), ("192.168.0.1", "Connection refused")))
 
 
-def said(findings: list[Finding]) -> list[tuple[Check, State, str]]:
+def said(findings: list[findings.Finding]) -> list[tuple[findings.Check, findings.State, str]]:
     return [(one.check, one.state, one.text) for one in findings]
 
 
@@ -286,7 +271,9 @@ def test_how_a_node_reaches_the_head():
         ("head", "fail", "gpu1 can't be reached from there: 10.0.0.1: no answer; 192.168.0.1: connection refused"),
         ("interface", "skip", "no other node connects to gpu1"),
     ]
-    assert "only local addresses" in route_findings(launch, "gpu2", DOOR, Routes(reached=(), missed=()))[0].text
+    assert (
+        "only local addresses" in route_findings(launch, "gpu2", DOOR, findings.Routes(reached=(), missed=()))[0].text
+    )
     assert {state for _, state, _ in said(route_findings(launch, "gpu2", None, None))} == {"skip"}
 
 
@@ -301,7 +288,7 @@ def test_the_head_needs_one_address_that_all_others_reach():
     launch = planned(nodes=3)
     machine = replace(MACHINE, interfaces=(("eth0", "10.0.0.1"), ("eth1", "192.168.0.1")))
 
-    def head(**ways: Routes) -> list[tuple[Check, State, str]]:
+    def head(**ways: findings.Routes) -> list[tuple[findings.Check, findings.State, str]]:
         return said(head_findings(launch, machine, DOOR, ways))
 
     assert head(gpu2=BY_BOTH, gpu3=BY_SECOND) == [
@@ -309,7 +296,7 @@ def test_the_head_needs_one_address_that_all_others_reach():
         ("interface", "ok", "eth1, 192.168.0.1"),
     ]
     assert head(gpu2=BY_BOTH)[0] == ("head", "ok", "1 of 2 others reach it at 10.0.0.1")
-    only_first = Routes(reached=(("10.0.0.1", "eth0"),), missed=())
+    only_first = findings.Routes(reached=(("10.0.0.1", "eth0"),), missed=())
     assert head(gpu2=only_first, gpu3=BY_SECOND)[0][:2] == ("head", "fail")
     assert head(gpu2=BY_NONE, gpu3=BY_NONE)[0][:2] == ("head", "fail")
     assert [state for _, state, _ in head()] == ["skip", "skip"]
@@ -328,7 +315,8 @@ def answers(**fields: list[Any]) -> dict[str, Answers]:
             job = replace(job, torch=mine["torch"])
         if "content" in mine:
             job = replace(
-                job, script=replace(JOB.script or Script(size=0, sha256="", trouble=""), sha256=mine["content"])
+                job,
+                script=replace(JOB.script or findings.Script(size=0, sha256="", trouble=""), sha256=mine["content"]),
             )
         nodes[f"gpu{index + 1}"] = Answers(machine=machine, job=job)
     return nodes
@@ -359,7 +347,7 @@ def test_what_an_import_says_of_its_version_counts_more_than_what_an_installer_w
 def test_a_node_that_failed_by_itself_is_not_compared():
     nodes = answers(torch=["2.13.0", "2.6.0"], python=["3.11.7", "3.9.2"], content=["aa" * 32, "bb" * 32])
     nodes["gpu2"].torch = replace(TORCH, facts=None, trouble="no")
-    nodes["gpu2"].job = replace(JOB, start="boom", script=Script(size=0, sha256="", trouble="gone"))
+    nodes["gpu2"].job = replace(JOB, start="boom", script=findings.Script(size=0, sha256="", trouble="gone"))
     assert comparisons(nodes) == []
     assert comparisons({"gpu1": Answers(), "gpu2": Answers()}) == []
 
@@ -367,30 +355,30 @@ def test_a_node_that_failed_by_itself_is_not_compared():
 def test_a_silent_node_is_told_of_once_and_every_check_has_an_answer():
     found = silence_findings("gpu1", {"ssh", "clock"}, None, "no answer within 10 s", "try it by hand")
     assert [one.check for one in found if one.state == "fail"] == ["python"]
-    assert {one.check for one in found} == set(CHECKS) - {"ssh", "clock"}
-    assert [one.check for one in silence_findings("gpu1", (), "ssh", "x", "y")] == list(CHECKS)
+    assert {one.check for one in found} == set(findings.CHECKS) - {"ssh", "clock"}
+    assert [one.check for one in silence_findings("gpu1", (), "ssh", "x", "y")] == list(findings.CHECKS)
 
 
 # --- the grid --------------------------------------------------------------------------------------------------------
 
 
 def test_a_later_finding_takes_the_place_of_an_earlier_one():
-    grid = Grid(["gpu1", "gpu2"])
-    for check in CHECKS:
+    grid = findings.Grid(["gpu1", "gpu2"])
+    for check in findings.CHECKS:
         assert not grid.is_complete("gpu2")
-        grid.take(ok("gpu2", check, "fine"))
-    grid.take(warn("gpu2", "torch", "another build", "install"))
-    grid.take(fail("gpu2", "torch", "another release", "install"))
-    grid.take(fail("gpu1", "ssh", "refused", "start it"))
+        grid.take(findings.ok("gpu2", check, "fine"))
+    grid.take(findings.warn("gpu2", "torch", "another build", "install"))
+    grid.take(findings.fail("gpu2", "torch", "another release", "install"))
+    grid.take(findings.fail("gpu1", "ssh", "refused", "start it"))
     assert grid.is_complete("gpu2")
     assert not grid.is_complete("gpu1")
     assert [(one.node, one.check) for one in grid.in_state("warn", "fail")] == [("gpu1", "ssh"), ("gpu2", "torch")]
-    assert len(grid.all()) == len(CHECKS) + 1
+    assert len(grid.all()) == len(findings.CHECKS) + 1
     assert grid.at("gpu1", "torch") is None
 
 
 def test_every_check_is_explained():
-    assert tuple(CHECK_WORDS) == CHECKS
+    assert tuple(findings.CHECK_WORDS) == findings.CHECKS
 
 
 def test_how_a_node_was_reached():

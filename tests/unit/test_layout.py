@@ -7,17 +7,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.core.plan.layout import (
-    LOCAL_NAMES,
-    MAX_NODES,
-    MAX_RANKS,
-    LayoutError,
-    Place,
-    Slots,
-    groups_of,
-    parse_nodes,
-    place_ranks,
-)
+from engine.core.plan import layout
 from tests.support import from_table, rows
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
@@ -26,21 +16,21 @@ COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
 ORDERS: st.SearchStrategy[Literal["block", "cyclic"]] = st.sampled_from(("block", "cyclic"))
 
 
-def homes(places: tuple[Place, ...]) -> list[str]:
+def homes(places: tuple[layout.Place, ...]) -> list[str]:
     return [place.node for place in places]
 
 
 def test_block_fills_a_node_before_the_next_one() -> None:
-    assert homes(place_ranks((("a", 2), ("b", 3)), "block")) == ["a", "a", "b", "b", "b"]
+    assert homes(layout.place_ranks((("a", 2), ("b", 3)), "block")) == ["a", "a", "b", "b", "b"]
 
 
 def test_cyclic_deals_one_rank_to_each_node_in_turn() -> None:
-    assert homes(place_ranks((("a", 2), ("b", 3), ("c", 1)), "cyclic")) == ["a", "b", "c", "a", "b", "b"]
+    assert homes(layout.place_ranks((("a", 2), ("b", 3), ("c", 1)), "cyclic")) == ["a", "b", "c", "a", "b", "b"]
 
 
 @given(COUNTS, ORDERS)
 def test_every_rank_is_placed_once_and_in_order(counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]):
-    places = place_ranks(counts, order)
+    places = layout.place_ranks(counts, order)
     assert [place.rank for place in places] == list(range(sum(count for _, count in counts)))
 
 
@@ -48,7 +38,7 @@ def test_every_rank_is_placed_once_and_in_order(counts: tuple[tuple[str, int], .
 def test_every_node_gets_as_many_ranks_as_it_was_to_get(
     counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]
 ) -> None:
-    places = place_ranks(counts, order)
+    places = layout.place_ranks(counts, order)
     for group, (node, count) in enumerate(counts):
         here = [place for place in places if place.node == node]
         assert len(here) == count
@@ -60,26 +50,26 @@ def test_every_node_gets_as_many_ranks_as_it_was_to_get(
 def test_local_ranks_are_dense_and_grow_with_the_rank(
     counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]
 ) -> None:
-    places = place_ranks(counts, order)
+    places = layout.place_ranks(counts, order)
     for node, count in counts:
         assert [place.local_rank for place in places if place.node == node] == list(range(count))
 
 
 @given(COUNTS)
 def test_block_keeps_the_ranks_of_a_node_together(counts: tuple[tuple[str, int], ...]) -> None:
-    groups = [place.group_rank for place in place_ranks(counts, "block")]
+    groups = [place.group_rank for place in layout.place_ranks(counts, "block")]
     assert groups == sorted(groups)
 
 
 @given(COUNTS)
 def test_cyclic_goes_round_the_nodes_that_have_room(counts: tuple[tuple[str, int], ...]) -> None:
-    turns = [(place.local_rank, place.group_rank) for place in place_ranks(counts, "cyclic")]
+    turns = [(place.local_rank, place.group_rank) for place in layout.place_ranks(counts, "cyclic")]
     assert turns == sorted(turns)
 
 
 @given(st.integers(1, 9), ORDERS)
 def test_one_node_is_the_same_in_either_order(count: int, order: Literal["block", "cyclic"]) -> None:
-    places = place_ranks((("localhost", count),), order)
+    places = layout.place_ranks((("localhost", count),), order)
     assert [place.local_rank for place in places] == [place.rank for place in places]
 
 
@@ -89,27 +79,27 @@ def test_one_node_is_the_same_in_either_order(count: int, order: Literal["block"
 def counted(
     nodes: str | tuple[str, ...], ranks_per_node: int | Literal["auto"] = "auto"
 ) -> list[tuple[str, int | None]]:
-    return [(slot.node, slot.ranks) for slot in parse_nodes(nodes, ranks_per_node)]
+    return [(slot.node, slot.ranks) for slot in layout.parse_nodes(nodes, ranks_per_node)]
 
 
 def test_a_node_may_say_its_own_number_of_ranks() -> None:
-    assert parse_nodes("localhost:4", 2) == (Slots(node="localhost", ranks=4),)
-    assert parse_nodes("localhost", 2) == (Slots(node="localhost", ranks=2),)
-    assert parse_nodes(("localhost",), "auto") == (Slots(node="localhost", ranks=None),)
-    assert parse_nodes(" localhost:4 ", "auto") == (Slots(node="localhost", ranks=4),)
+    assert layout.parse_nodes("localhost:4", 2) == (layout.Slots(node="localhost", ranks=4),)
+    assert layout.parse_nodes("localhost", 2) == (layout.Slots(node="localhost", ranks=2),)
+    assert layout.parse_nodes(("localhost",), "auto") == (layout.Slots(node="localhost", ranks=None),)
+    assert layout.parse_nodes(" localhost:4 ", "auto") == (layout.Slots(node="localhost", ranks=4),)
     assert counted(("gpu01:8", "gpu02"), 4) == [("gpu01", 8), ("gpu02", 4)]
 
 
-@pytest.mark.parametrize("name", sorted(LOCAL_NAMES))
+@pytest.mark.parametrize("name", sorted(layout.LOCAL_NAMES))
 def test_each_name_of_this_machine_is_a_node(name: str) -> None:
-    assert parse_nodes(name, 3) == (Slots(node=name, ranks=3),)
+    assert layout.parse_nodes(name, 3) == (layout.Slots(node=name, ranks=3),)
 
 
 @pytest.mark.parametrize(
     ("word", "node", "ranks"),
     [
         *rows("unit/layout", "a_node_is_a_name_or_an_address_of_a_user_or_not"),
-        (f"gpu01:{MAX_RANKS}", "gpu01", MAX_RANKS),
+        (f"gpu01:{layout.MAX_RANKS}", "gpu01", layout.MAX_RANKS),
     ],
 )
 def test_a_node_is_a_name_or_an_address_of_a_user_or_not(word: str, node: str, ranks: int | None) -> None:
@@ -138,18 +128,18 @@ def test_what_clustershell_folds_is_unfolded(names: list[str]) -> None:
 
 def test_a_group_is_taken_from_what_somebody_has_found_out() -> None:
     nodes = ("login:1", "@gpu")
-    assert groups_of(nodes) == ("@gpu",)
-    assert parse_nodes(nodes, 8, {"@gpu": ("gpu01", "gpu02")}) == (
-        Slots(node="login", ranks=1), Slots(node="gpu01", ranks=8), Slots(node="gpu02", ranks=8),
+    assert layout.groups_of(nodes) == ("@gpu",)
+    assert layout.parse_nodes(nodes, 8, {"@gpu": ("gpu01", "gpu02")}) == (
+        layout.Slots(node="login", ranks=1), layout.Slots(node="gpu01", ranks=8), layout.Slots(node="gpu02", ranks=8),
     )  # fmt: skip
-    with pytest.raises(LayoutError, match="'@gpu' is a group"):
-        parse_nodes(nodes, 8)
+    with pytest.raises(layout.LayoutError, match="'@gpu' is a group"):
+        layout.parse_nodes(nodes, 8)
 
 
 @from_table
 def test_a_group_that_a_shell_would_read_is_refused(group: str) -> None:
-    with pytest.raises(LayoutError, match="is not a valid group name") as caught:
-        groups_of(group)
+    with pytest.raises(layout.LayoutError, match="is not a valid group name") as caught:
+        layout.groups_of(group)
     assert caught.value.hint
 
 
@@ -159,22 +149,22 @@ def test_a_group_that_a_shell_would_read_is_refused(group: str) -> None:
         *rows("unit/layout", "nodes_that_can_not_be_are_refused_with_the_next_step"),
         ("a" * 300, "is not a valid node name"),
         ("a" * 5000 + "[1-4096]", "is not a valid node name"),
-        (f"localhost:{MAX_RANKS + 1}", "not a number of ranks"),
+        (f"localhost:{layout.MAX_RANKS + 1}", "not a number of ranks"),
         ("localhost:" + "9" * 5000, "not a number of ranks"),
     ],
 )
 def test_nodes_that_can_not_be_are_refused_with_the_next_step(nodes: str | tuple[str, ...], words: str) -> None:
-    with pytest.raises(LayoutError, match=words) as caught:
-        parse_nodes(nodes, 2)
+    with pytest.raises(layout.LayoutError, match=words) as caught:
+        layout.parse_nodes(nodes, 2)
     assert caught.value.hint
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
 
 
 def test_ranks_per_node_counts_towards_the_most_that_a_run_may_have() -> None:
-    assert len(parse_nodes("n[1-4096]", 16)) == MAX_NODES
-    with pytest.raises(LayoutError, match="asks for 69632 ranks"):
-        parse_nodes("n[1-4096]", 17)
+    assert len(layout.parse_nodes("n[1-4096]", 16)) == layout.MAX_NODES
+    with pytest.raises(layout.LayoutError, match="asks for 69632 ranks"):
+        layout.parse_nodes("n[1-4096]", 17)
 
 
 @pytest.mark.slow
@@ -183,8 +173,8 @@ def test_ranks_per_node_counts_towards_the_most_that_a_run_may_have() -> None:
     "text", [",", "[", "][", "[,", "[]", "[1]", "[1-2", "a[1-9],", "@,", "a:"], ids=lambda text: text.strip()
 )
 def test_a_megabyte_of_nonsense_is_refused_at_once(text: str) -> None:
-    with pytest.raises(LayoutError):
-        parse_nodes(text * ((1 << 20) // len(text)), "auto")
+    with pytest.raises(layout.LayoutError):
+        layout.parse_nodes(text * ((1 << 20) // len(text)), "auto")
 
 
 NODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:@-")
@@ -195,8 +185,8 @@ WORDS = st.text("gpu01[]-,:/@.f% ;\n", max_size=16) | st.text(max_size=12)
 @example("a\n")
 def test_any_words_are_nodes_or_refused(nodes: str | tuple[str, ...]) -> None:
     try:
-        slots = parse_nodes(nodes, "auto", dict.fromkeys(groups_of(nodes), ()))
-    except LayoutError:
+        slots = layout.parse_nodes(nodes, "auto", dict.fromkeys(layout.groups_of(nodes), ()))
+    except layout.LayoutError:
         return
     for slot in slots:
         assert set(slot.node) <= NODE_CHARACTERS

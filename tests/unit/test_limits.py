@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.checks.node_findings import rank_capacity
-from engine.node.limits import (
-    cpu_limit,
-    memory_limit,
-    open_files,
-    process_limits,
-    processes_left,
-    threads_of,
-)
+from engine.node import limits
 from tests.support import from_table
 
 GIB = 1 << 30
@@ -46,7 +39,7 @@ VERSION_1 = {"proc/self/cgroup": "9:pids,cpu:/jobs/5\n4:memory:/jobs/5\n1:name=s
     ],
 )
 def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: dict[str, str], limit: int | None):
-    assert memory_limit(write(tmp_path, files)) == limit
+    assert limits.memory_limit(write(tmp_path, files)) == limit
 
 
 @pytest.mark.parametrize(
@@ -62,7 +55,7 @@ def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: 
     ],
 )  # fmt: skip
 def test_the_smallest_limit_of_processor_time_counts(tmp_path: Path, files: dict[str, str], limit: float | None):
-    assert cpu_limit(write(tmp_path, files)) == limit
+    assert limits.cpu_limit(write(tmp_path, files)) == limit
 
 
 @pytest.fixture
@@ -74,13 +67,13 @@ def no_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_ulimit")
 @from_table
 def test_processes_that_a_control_group_still_allows(files: dict[str, str], left: int | None, tmp_path: Path) -> None:
-    assert processes_left(write(tmp_path, files)) == left
+    assert limits.processes_left(write(tmp_path, files)) == left
 
 
 def test_a_process_whose_name_is_not_utf_8_is_counted_too(tmp_path: Path) -> None:
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/status").write_bytes(b"Name:\tnaiv\xc3\nUid:\t7\t7\t7\t7\nThreads:\t3\n")
-    assert threads_of(7, str(tmp_path)) == 3
+    assert limits.threads_of(7, str(tmp_path)) == 3
 
 
 @pytest.mark.usefixtures("no_ulimit")
@@ -91,7 +84,7 @@ def test_a_control_group_whose_name_is_not_utf_8_is_read_too(tmp_path: Path) -> 
     for name, number in ((b"pids.max", b"9"), (b"pids.current", b"2")):
         with open(os.path.join(group, name), "wb") as file:
             file.write(number)
-    assert processes_left(str(tmp_path)) == 7
+    assert limits.processes_left(str(tmp_path)) == 7
 
 
 def test_the_users_own_limit_counts_threads_of_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -102,26 +95,26 @@ def test_the_users_own_limit_counts_threads_of_all_its_processes(tmp_path: Path,
         "proc/7/status": status.format(7, 2),
     }
     root = write(tmp_path, {**files, "proc/8/comm": "gone"})
-    assert threads_of(7, root) == 5
+    assert limits.threads_of(7, root) == 5
     monkeypatch.setattr(os, "getuid", lambda: 7)
     monkeypatch.setattr(resource, "getrlimit", lambda what: (20, 30))
-    assert processes_left(root) == 15
+    assert limits.processes_left(root) == 15
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert processes_left(root) is None
+    assert limits.processes_left(root) is None
 
 
 def test_limits_of_each_process_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     soft = {resource.RLIMIT_CPU: 60, resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_FSIZE: 1 << 20}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (soft[number], resource.RLIM_INFINITY))
-    assert process_limits() == {"cpu": 60, "fsize": 1 << 20}
+    assert limits.process_limits() == {"cpu": 60, "fsize": 1 << 20}
 
 
 @from_table
 def test_open_files_are_counted_as_the_agent_raises_them(
-    limits: tuple[int, int], files: int | None, monkeypatch: pytest.MonkeyPatch
+    both: tuple[int, int], files: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
-    assert open_files() == files
+    monkeypatch.setattr(resource, "getrlimit", lambda what: both)
+    assert limits.open_files() == files
 
 
 def test_the_room_on_a_node_is_that_of_its_tightest_limit() -> None:

@@ -18,20 +18,10 @@ from engine.core.errors import RankdeckError, SupervisorError
 from engine.core.run.state import RunWord
 from engine.core.views.view import RunNote
 from engine.linux.files import MAX_FILE
-from engine.runs import listing
+from engine.runs import listing, record
 from engine.runs.listing import summaries, summarise
 from engine.runs.origins.origin import read_origin
 from engine.runs.paths import RunPaths
-from engine.runs.record import (
-    Whereabouts,
-    read_note,
-    read_plan,
-    read_submitted,
-    read_summary,
-    read_value,
-    read_whereabouts,
-    write_note,
-)
 from engine.runs.replay import read_journal, read_saved
 from tests.ended_run import ended_run
 
@@ -73,16 +63,20 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> RunPaths:
 
 
 def test_a_damaged_file_is_none_at_all(damaged: RunPaths) -> None:
-    assert (read_summary(damaged), read_whereabouts(damaged), read_submitted(damaged)) == (None, None, None)
-    assert (read_note(damaged), read_saved(damaged), read_origin(damaged)) == (RunNote(), None, None)
+    assert (record.read_summary(damaged), record.read_whereabouts(damaged), record.read_submitted(damaged)) == (
+        None,
+        None,
+        None,
+    )
+    assert (record.read_note(damaged), read_saved(damaged), read_origin(damaged)) == (RunNote(), None, None)
 
 
 def test_what_a_run_can_not_do_without_is_an_error_with_its_place(damaged: RunPaths) -> None:
     with pytest.raises(SupervisorError, match=r"plan\.json can't be read: ") as caught:
-        read_plan(damaged)
+        record.read_plan(damaged)
     assert caught.value.hint == "rankdeck clean removes it"
     with pytest.raises(OSError, match=r"summary\.json") as told:
-        read_value(damaged.summary, dict[str, int])
+        record.read_value(damaged.summary, dict[str, int])
     assert told.value.filename == str(damaged.summary)
     with contextlib.suppress(SupervisorError):
         assert read_journal(damaged.journal) == []
@@ -145,7 +139,7 @@ def test_an_ended_run_is_read_once_however_the_index_is_damaged(
 def test_an_ended_run_that_changes_is_read_again(runs: RunPaths) -> None:
     (before,) = (row for row in summaries() if row.run == runs.run)
     runs.summary.write_bytes(msgspec.json.encode(msgspec.structs.replace(before, state="stopped")))
-    write_note(runs, RunNote(text="other"))
+    record.write_note(runs, RunNote(text="other"))
     assert {(one.summary.state, one.note.text) for one in History().read()} == {("stopped", "other"), ("succeeded", "")}
 
 
@@ -172,7 +166,7 @@ def test_a_recorded_socket_that_can_be_none_is_nobody(tmp_path: Path, path: str)
     line = summarise(paths)
     assert line is not None
     paths.summary.write_bytes(msgspec.json.encode(msgspec.structs.replace(line, state="running", ended_at=None)))
-    where = Whereabouts(host=socket.gethostname(), pid=1, version="0", socket=path)
+    where = record.Whereabouts(host=socket.gethostname(), pid=1, version="0", socket=path)
     paths.supervisor.write_bytes(msgspec.json.encode(where))
     assert (found := summarise(paths)) is not None
     assert not found.reachable

@@ -16,16 +16,7 @@ import time
 
 from engine.linux.folders import private_folder
 from engine.linux.sockets import peer_of
-from engine.node.agent.folders import (
-    AGENT_LOG,
-    GIVEN_UP,
-    KEEP_FILE,
-    TITLE_SIGNAL,
-    listen,
-    show_role,
-    take_lock,
-    temporary_folder,
-)
+from engine.node.agent import folders
 from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, Message, encode_frame, read_exactly
 from engine.node.titles import show_title
 
@@ -56,11 +47,11 @@ def connect(folder: str, mark: str, title: str, *, in_job: bool) -> socket.socke
             if peer_of(link)[1] != os.geteuid():
                 raise RuntimeError(f"{link.getpeername()} belongs to another user")
             return link
-        lock = take_lock(folder)
+        lock = folders.take_lock(folder)
         if lock is None:
             time.sleep(0.02)
             continue
-        listener = listen(folder, mark)
+        listener = folders.listen(folder, mark)
         if os.fork() == 0:
             status = EXIT_FAILED
             try:
@@ -122,7 +113,7 @@ def tell_last_words(folder: str, wire_out: int) -> bool:
     """Refuses the run with the last output of agents that have ended again and again. Returns whether they have."""
     from engine.node.agent.files import last_output  # few bridges need it
 
-    given_up, log = os.path.join(folder, GIVEN_UP), os.path.abspath(os.path.join(folder, AGENT_LOG))
+    given_up, log = os.path.join(folder, folders.GIVEN_UP), os.path.abspath(os.path.join(folder, folders.AGENT_LOG))
     try:
         status = int(os.readlink(given_up))
         os.unlink(given_up)
@@ -156,7 +147,7 @@ def wait_until_gone(folder: str) -> bool:
         path = file.read()
     deadline = time.monotonic() + CONNECT_TIME
     while time.monotonic() < deadline and not os.path.exists(path):
-        lock = take_lock(folder)
+        lock = folders.take_lock(folder)
         if lock is not None:
             os.close(lock)
             return True
@@ -203,7 +194,7 @@ def serve(hello: Message, wire_in: int, wire_out: int) -> int:
     """Is the bridge of a run. Returns the exit status."""
     try:
         # A later login may have another TMPDIR, so from the second connection on the supervisor names the folder.
-        folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
+        folder = hello["folder"] or os.path.join(folders.temporary_folder(), hello["mark"])
         link = connect(folder, hello["mark"], hello["title"], in_job=hello.get("in_job", False))
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
@@ -211,10 +202,10 @@ def serve(hello: Message, wire_in: int, wire_out: int) -> int:
     has_closed = False
     with contextlib.suppress(OSError):
         os.chdir(folder)  # a launch moves the folder of a standby
-        signal.signal(TITLE_SIGNAL, lambda *_: show_role("bridge"))
+        signal.signal(folders.TITLE_SIGNAL, lambda *_: folders.show_role("bridge"))
         link.sendall(encode_frame(hello))
         has_closed = bridge(link, wire_in, wire_out, ".")
-    if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, KEEP_FILE)):
+    if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, folders.KEEP_FILE)):
         import shutil  # only the last bridge of a run needs it
 
         shutil.rmtree(folder, ignore_errors=True)

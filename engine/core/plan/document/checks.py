@@ -4,24 +4,14 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
+from engine.core.plan import profile
 from engine.core.plan.batch import check_job
 from engine.core.plan.batch.slurm import is_slurm_job
 from engine.core.plan.document.places import Places
 from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import (
-    AUTO_PRELOAD,
-    MAX_LINGER,
-    UNDERSTOOD,
-    Backend,
-    HealthLimits,
-    Launch,
-    Layout,
-    Profile,
-    Recipe,
-)
 
-SIGNALS = (UNDERSTOOD, "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
+SIGNALS = (profile.UNDERSTOOD, "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Steps of a stop ladder: the signal that each program understands, those that a training script may handle, and SIGKILL."""
 
 MAX_PRELOAD = 64  # modules in `launch.preload`: an import brings its own dependencies
@@ -34,7 +24,7 @@ Choices = Mapping[tuple[str, ...], Collection[str]]
 """Values of keys that a registry decides, not the schema: `("backend", "name")`, `("recipe", "name")`."""
 
 
-def check_choices(profile: Profile, choices: Choices, places: Places | str) -> None:
+def check_choices(profile: profile.Profile, choices: Choices, places: Places | str) -> None:
     """Checks keys whose values name something in a registry. `places`: where its keys stand, or the name of the document, for errors. Raises
     ProfileError: a name is unknown; the hint has the nearest one."""
     if isinstance(places, str):
@@ -53,7 +43,7 @@ def _named(value: str | tuple[str, ...] | None, table: str) -> list[str]:
     return [part for one in values for part in (backends_in(one) if table == "backend" else (one,))]
 
 
-def check_sense(profile: Profile, places: Places) -> None:
+def check_sense(profile: profile.Profile, places: Places) -> None:
     """Checks ranges, names, and keys that exclude each other. Raises ProfileError at the first that is wrong."""
     if not _PROFILE_NAME.match(profile.name):
         raise places.error(
@@ -90,7 +80,7 @@ def _check_seconds(path: tuple[str, ...], seconds: float, places: Places) -> Non
         raise places.error(path, f"must be 1 to 31536000 seconds, not {seconds:g}")
 
 
-def _check_recipe(recipe: Recipe, places: Places) -> None:
+def _check_recipe(recipe: profile.Recipe, places: Places) -> None:
     chosen = [key for key in ("name", "script", "module") if getattr(recipe, key) is not None]
     if len(chosen) != 1:
         said = "names " + " and ".join(chosen) if chosen else "does not say what to run"
@@ -104,7 +94,7 @@ def _check_recipe(recipe: Recipe, places: Places) -> None:
         raise places.error(("recipe",), "contains a NUL byte")
 
 
-def _check_health(health: HealthLimits, places: Places) -> None:
+def _check_health(health: profile.HealthLimits, places: Places) -> None:
     for key, least, most in (
         ("stalled", 1, 1e6),
         ("slow", 1, 1e6),
@@ -129,13 +119,15 @@ def profile_name(program: str, *, is_module: bool = False) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-")[:64] or "run"
 
 
-def _check_launch(launch: Launch, places: Places) -> None:
+def _check_launch(launch: profile.Launch, places: Places) -> None:
     _check_seconds(("launch", "lease"), launch.lease, places)
     if launch.hold_for:
         _check_seconds(("launch", "hold_for"), launch.hold_for, places)
-    if isinstance(launch.linger, float) and not 0 <= launch.linger <= MAX_LINGER:
-        raise places.error(("launch", "linger"), f'must be 0 to {MAX_LINGER} seconds or "off", not {launch.linger:g}')
-    modules = () if launch.preload == AUTO_PRELOAD else launch.preload
+    if isinstance(launch.linger, float) and not 0 <= launch.linger <= profile.MAX_LINGER:
+        raise places.error(
+            ("launch", "linger"), f'must be 0 to {profile.MAX_LINGER} seconds or "off", not {launch.linger:g}'
+        )
+    modules = () if launch.preload == profile.AUTO_PRELOAD else launch.preload
     for name in modules:
         if not is_module_name(name):
             raise places.error(("launch", "preload"), f"{name!r} is not the name of a module")
@@ -170,7 +162,7 @@ def _check_launch(launch: Launch, places: Places) -> None:
             raise places.error(("launch", key), "contains a NUL byte")
 
 
-def _check_backend(backend: Backend, places: Places) -> None:
+def _check_backend(backend: profile.Backend, places: Places) -> None:
     _check_seconds(("backend", "timeout"), backend.timeout, places)
     for key, names in (("name", (backend.name,)), ("fallback", backend.fallback)):
         for name in names:
@@ -190,7 +182,7 @@ def _check_backend(backend: Backend, places: Places) -> None:
         raise places.error(("backend", "fallback"), f"{again[0]} would be tried twice")
 
 
-def _check_layout(layout: Layout, places: Places) -> None:
+def _check_layout(layout: profile.Layout, places: Places) -> None:
     given = [name for name in ("hostfile", "slurm", "pbs") if getattr(layout, name) is not None]
     if layout.nodes != "localhost":  # the default
         given.insert(0, "nodes")
