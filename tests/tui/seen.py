@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from textual import events
@@ -12,7 +11,6 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from tests.support import PATIENCE
-from tests.tui.fake_engine import FakeEngine
 from tui.app import RankdeckApp
 from tui.screens.run import RunScreen
 
@@ -75,11 +73,6 @@ async def until_gone(pilot: Pilot[Any], text: str) -> None:
     app = pilot.app
     assert isinstance(app, RankdeckApp)
     await until(pilot, lambda: text not in text_of(app), f"absence of {text!r}")
-
-
-def engine_in(folder: Path) -> FakeEngine:
-    """An engine with the two profiles that it has by default."""
-    return FakeEngine(folder)
 
 
 def run_screen(app: RankdeckApp) -> RunScreen:

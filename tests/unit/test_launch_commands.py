@@ -66,8 +66,6 @@ def test_the_tables_name_launchers_and_reasons_that_exist_and_each_option_once()
 
 # --- commands of trainers ---------------------------------------------------------------------------------------------
 
-LIGHTNING = {"LT_CLI_USED": "1", "LT_DEVICES": "4", "LT_NUM_NODES": "1"}
-
 
 @from_table
 def test_commands_of_trainers(command: str, wanted: dict[str, Any]) -> None:

@@ -16,8 +16,6 @@ from engine.node.login import ends_run, ends_with_login, leave_session
 from tests.support import FakeBusctl, from_table
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
-SESSION_V1 = "4:memory:/user.slice\n1:name=systemd:/user.slice/user-1000.slice/session-c1.scope\n"
-SERVICE = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-5.scope\n"
 MAIN, EXTRA = "etc/systemd/logind.conf", "etc/systemd/logind.conf.d/site.conf"
 YES, NO = "[Login]\nKillUserProcesses=yes\n", "[Login]\n#KillUserProcesses=no\n"
 
