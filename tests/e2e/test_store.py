@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Deck, entries, kill_hard, wait_until
+from tests.support import Deck, entries, from_table, kill_hard, wait_until
 
 MEET = entries("e2e/store", "meet")
 
@@ -44,16 +44,9 @@ def python_without(tmp_path: Path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("ends", "reason", "hint"),
-    [
-        ("exit 70", "the store could not start: its process ended with exit 70", "`rankdeck check`"),
-        ("exit 3", "the store could not start: its process ended with exit 3", "`rankdeck check`"),
-        ("kill -9 $$", "the store was lost before rank 0 had joined: its process ended with SIGKILL", "see what kills processes"),
-    ],
-)  # fmt: skip
+@from_table
 def test_a_store_that_fails_ends_the_run_with_its_last_lines_and_a_next_step(
-    rankdeck, write_script, write_profile, python_without, ends, reason, hint
+    ends, reason, hint, rankdeck, write_script, write_profile, python_without
 ):
     python = python_without("*store_host*", ends)
     run = launched(rankdeck, write_script, write_profile, python=str(python), warm=False)  # rank 1 never comes

@@ -152,14 +152,7 @@ def test_a_number_always_has_its_width(value, width):
     assert len(number(value, width)) == width
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1.612, "1.612"), (0.0081234, "0.008123"), (8.1234e-05, "8.123e-05"), (0.00012346, "0.0001235"),
-        (1234.4, "1234"), (99999.0, "1.000e+05"), (0.0, "0.000"), (2.0, "2.000"), (math.nan, "nan"),
-        (math.inf, "inf"), (None, "–"),  # noqa: RUF001  not a hyphen
-    ],
-)  # fmt: skip
+@from_table
 def test_a_precise_value_has_four_digits(value, text):
     assert precise(value) == text
 

@@ -42,19 +42,8 @@ def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: 
     assert limits.memory_limit(write(tmp_path, files)) == limit
 
 
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({}, None),
-        (VERSION_2, None),
-        ({**VERSION_2, f"{USER}/cpu.max": "max 100000\n"}, None),
-        ({**VERSION_2, f"{USER}/cpu.max": "150000 100000\n", f"{SCOPE}/cpu.max": "400000 100000\n"}, 1.5),
-        ({**VERSION_2, f"{USER}/cpu.max": "no number\n"}, None),
-        ({**VERSION_1, "sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us": "200000\n", "sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({**VERSION_1, "sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us": "100000\n"}, None),
-    ],
-)  # fmt: skip
-def test_the_smallest_limit_of_processor_time_counts(tmp_path: Path, files: dict[str, str], limit: float | None):
+@from_table
+def test_the_smallest_limit_of_processor_time_counts(files: dict[str, str], limit: float | None, tmp_path: Path):
     assert limits.cpu_limit(write(tmp_path, files)) == limit
 
 
