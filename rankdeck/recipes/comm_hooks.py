@@ -56,7 +56,7 @@ Averaged = torch.futures.Future[torch.Tensor]  # DDP reads the types of a hook: 
 class Parameters:
     hooks: str = parameter("all", "what is measured", choices=("all", "none", "fp16", "powersgd"))
     steps: int = parameter(
-        150, "optimizer steps with each hook", low=1, unit="steps", presets={"small": 20, "minute": 1000, "big": 5000}
+        150, "optimizer steps with each hook", low=1, presets={"small": 20, "minute": 1000, "big": 5000}
     )
     batch: int = parameter(32, "images per rank and step", low=1, unit="images")
     hidden: int = parameter(128, "width of the hidden layers", low=1, presets={"small": 32, "minute": 256, "big": 2048})

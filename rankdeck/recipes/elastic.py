@@ -64,14 +64,14 @@ class Parameters:
         pattern="([1-9][0-9]*(,[1-9][0-9]*)*)?",
     )
     steps: int = parameter(
-        40, "optimizer steps of a generation", low=1, unit="steps", presets={"small": 30, "minute": 2000, "big": 5000}
+        40, "optimizer steps of a generation", low=1, presets={"small": 30, "minute": 2000, "big": 5000}
     )
     batch: int = parameter(96, "points per step over all ranks", low=1, presets={"big": 1024})
     width: int = parameter(64, "units of a layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.2, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the initial parameters and the points")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/elastic")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/elastic")
 
 
 class Training:

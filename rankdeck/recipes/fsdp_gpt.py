@@ -56,9 +56,7 @@ TORCH = "2.7"
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        300, "optimizer steps in all", low=1, unit="steps", presets={"small": 60, "minute": 400, "big": 3000}
-    )
+    steps: int = parameter(300, "optimizer steps in all", low=1, presets={"small": 60, "minute": 400, "big": 3000})
     batch: int = parameter(
         32, "blocks per step over all ranks, a multiple of their number", low=1, presets={"small": 8, "big": 128}
     )
@@ -71,7 +69,7 @@ class Parameters:
     lr: float = parameter(0.003, "learning rate", low=0.0, presets={"big": 0.0006})
     seed: int = parameter(0, "decides the initial parameters and the order of the text", low=0)
     checkpoint_every: int = parameter(50, "steps between checkpoints; 0: never", low=0)
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/fsdp-gpt")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/fsdp-gpt")
 
 
 def shard_model(model: GPT) -> None:

@@ -49,13 +49,9 @@ SAMPLE = 200  # characters of the text that ends a training
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        800, "optimizer steps in all", low=0, unit="steps", presets={"small": 100, "minute": 800, "big": 5000}
-    )
+    steps: int = parameter(800, "optimizer steps in all", low=0, presets={"small": 100, "minute": 800, "big": 5000})
     batch: int = parameter(8, "blocks per rank and step", low=1, unit="blocks")
-    block: int = parameter(
-        64, "characters per block: the context length", low=1, unit="characters", presets={"big": 128}
-    )
+    block: int = parameter(64, "characters per block: the context", low=1, unit="characters", presets={"big": 128})
     layers: int = parameter(3, "transformer blocks", low=1, presets={"big": 6})
     heads: int = parameter(4, "attention heads per transformer block", low=1, presets={"big": 6})
     width: int = parameter(96, "size of the residual stream, a multiple of heads", low=1, presets={"big": 192})

@@ -34,9 +34,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        200, "optimizer steps in all", low=0, unit="steps", presets={"small": 20, "minute": 200, "big": 20000}
-    )
+    steps: int = parameter(200, "optimizer steps in all", low=0, presets={"small": 20, "minute": 200, "big": 20000})
     batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
     lr: float = parameter(0.05, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the data and the initial parameters")

@@ -43,14 +43,12 @@ from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        200, "optimizer steps in all", low=1, unit="steps", presets={"small": 20, "minute": 12000, "big": 200000}
-    )
+    steps: int = parameter(200, "optimizer steps in all", low=1, presets={"small": 20, "minute": 12000, "big": 200000})
     batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
     lr: float = parameter(0.05, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the data and the initial parameters")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/linear-hooks")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/linear-hooks")
 
 
 @contextlib.contextmanager

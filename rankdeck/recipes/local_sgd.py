@@ -48,9 +48,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        400, "optimizer steps in all", low=1, unit="steps", presets={"small": 100, "minute": 20000, "big": 20000}
-    )
+    steps: int = parameter(400, "optimizer steps in all", low=1, presets={"small": 100, "minute": 20000, "big": 20000})
     every: int = parameter(10, "steps between averages", low=1, unit="steps")
     batch: int = parameter(32, "images per rank and step", low=1, presets={"big": 256})
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})

@@ -49,9 +49,7 @@ from rankdeck.recipes._stop import StopSignal
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        200, "optimizer steps in all", low=1, unit="steps", presets={"small": 100, "minute": 5000, "big": 20000}
-    )
+    steps: int = parameter(200, "optimizer steps in all", low=1, presets={"small": 100, "minute": 5000, "big": 20000})
     batch: int = parameter(64, "points per rank and step", low=1, presets={"big": 1024})
     layers: int = parameter(4, "hidden layers", low=2, presets={"big": 24})
     first: int = parameter(0, "hidden layers on the first device; 0: half of them", low=0)

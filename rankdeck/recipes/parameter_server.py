@@ -77,9 +77,7 @@ REFUSED_BACKENDS = {
 
 @dataclass(frozen=True)
 class Parameters:
-    steps: int = parameter(
-        200, "steps of each trainer", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}
-    )
+    steps: int = parameter(200, "steps of each trainer", low=1, presets={"small": 50, "minute": 5000, "big": 20000})
     batch: int = parameter(32, "images per trainer and step", low=1, presets={"big": 256})
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.1, "learning rate", low=0.0)
@@ -88,9 +86,7 @@ class Parameters:
     )
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "steps of the slowest trainer between checkpoints; 0: never", low=0)
-    checkpoint_dir: str = parameter(
-        "", "folder of the checkpoints; empty: the run's, else ./checkpoints/parameter-server"
-    )
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/parameter-server")
 
 
 def make_model(p: Parameters) -> nn.Sequential:

@@ -67,7 +67,7 @@ TORCH = "2.11"
 class Parameters:
     schedule: str = parameter("all", "how batches go through", choices=("all", "by-hand", "gpipe", "1f1b"))
     steps: int = parameter(
-        60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 200, "big": 1000}
+        60, "optimizer steps of each schedule", low=1, presets={"small": 40, "minute": 200, "big": 1000}
     )
     batch: int = parameter(1024, "points a step, multiple of micro-batches", low=1, presets={"small": 128, "big": 8192})
     micro_batches: int = parameter(8, "parts of a batch, at least the number of ranks", low=1, presets={"big": 32})
@@ -76,7 +76,7 @@ class Parameters:
     lr: float = parameter(0.002, "learning rate", low=0.0, presets={"small": 0.01, "big": 0.0003})
     seed: int = parameter(0, "decides the initial parameters and the points", low=0)
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/pipeline")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/pipeline")
 
 
 def own_layers(p: Parameters, rank: int, world: int) -> nn.Sequential:

@@ -56,14 +56,12 @@ class Parameters:
         2, "processes inside each rank", low=1, unit="processes", presets={"small": 1, "minute": 2, "big": 8}
     )
     start_method: str = parameter("spawn", "how they are started", choices=("spawn", "forkserver", "fork"))
-    steps: int = parameter(
-        100, "optimizer steps", low=1, unit="steps", presets={"small": 20, "minute": 5000, "big": 100000}
-    )
+    steps: int = parameter(100, "optimizer steps", low=1, presets={"small": 20, "minute": 5000, "big": 100000})
     batch: int = parameter(16, "samples per process and step", low=1, unit="samples")
     lr: float = parameter(0.0125, "learning rate of rank 0", low=0.0)
     seed: int = parameter(0, "decides the data and the initial parameters")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/spawn")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/spawn")
 
 
 def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path) -> None:

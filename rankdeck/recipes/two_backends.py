@@ -63,15 +63,13 @@ class Parameters:
         unit="bytes",
         presets={"small": 65536, "minute": 1048576, "big": 268435456},
     )
-    steps: int = parameter(
-        200, "optimizer steps", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}
-    )
+    steps: int = parameter(200, "optimizer steps", low=1, presets={"small": 50, "minute": 5000, "big": 20000})
     batch: int = parameter(32, "images per rank and step", low=1, presets={"big": 256})
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.2, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
-    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/two-backends")
+    checkpoint_dir: str = parameter("", "folder of checkpoints; empty: the run's, else ./checkpoints/two-backends")
 
 
 class Group:

@@ -56,8 +56,8 @@ def test_the_list_names_every_recipe_and_fits_80_columns(rankdeck: Command) -> N
 def test_the_list_as_json_has_the_arguments(rankdeck: Command) -> None:
     found = {one["name"]: one for one in json.loads(rankdeck("recipes", "--json").out)}
     assert list(found) == list(names())
-    steps = next(argument for argument in found["gpt"]["arguments"] if argument["name"] == "steps")
-    assert (steps["type"], steps["default"], steps["low"], steps["unit"]) == ("int", 800, 0, "steps")
+    warmup = next(argument for argument in found["gpt"]["arguments"] if argument["name"] == "warmup")
+    assert (warmup["type"], warmup["default"], warmup["low"], warmup["unit"]) == ("int", 50, 0, "steps")
 
 
 def test_show_prints_the_script_itself(rankdeck: Command) -> None:
