@@ -84,9 +84,7 @@ class Gang:
         self.ranks = [self._start(rank, script) for rank in range(world)]
 
     def _start(self, rank: int, script: list[str]) -> Forked:
-        env = {
-            name: os.environ[name] for name in os.environ if not name.startswith("RANKDECK_") and name not in FOREIGN
-        }
+        env = {one: os.environ[one] for one in os.environ if not one.startswith("RANKDECK_") and one not in FOREIGN}
         env |= {"OMP_NUM_THREADS": "1", "RANKDECK_METRICS": str(self.folder / f"{rank}.metrics")}
         if self._launcher != "python":
             env |= {

@@ -285,9 +285,7 @@ class Deck:
         def are_known(status: dict[str, Any]) -> bool:
             folders = self.folder(status["run"]).glob("attempt_*")
             newest = max((int(path.name.removeprefix("attempt_")) for path in folders), default=-1)
-            return status["attempt"] == newest and all(
-                rank["pid"] or rank["exit"] is not None for rank in status["ranks"]
-            )
+            return status["attempt"] == newest and all(one["pid"] or one["exit"] is not None for one in status["ranks"])
 
         return [rank["pid"] for rank in self.wait_status(run, are_known, what="the pids are known")["ranks"]]
 

@@ -227,9 +227,7 @@ def child_program(body: str, *, then: str) -> str:
 
 def child_of(node: Node, rank: int = 0) -> int:
     """The pid that a `child_program` printed."""
-    lines = wait_until(
-        lambda: [line for line in complete_lines(node.out(rank)).splitlines() if line.startswith(b"child")]
-    )
+    lines = wait_until(lambda: [one for one in complete_lines(node.out(rank)).splitlines() if one.startswith(b"child")])
     return int(lines[0].split()[1])
 
 

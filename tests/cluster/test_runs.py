@@ -172,9 +172,7 @@ def test_the_full_disk_of_a_node_costs_output_and_no_rank(
 def test_what_would_fail_late_is_told_while_ranks_start(rankdeck: Deck, launch, cluster: Cluster, work: Path) -> None:
     cluster.node(2).hide(work)
     run = launch(TRAIN)
-    warned = wait_until(
-        lambda: [event for event in rankdeck.journal(run) if event["event"] == "NodeWarned" and event["fails"]]
-    )
+    warned = wait_until(lambda: [one for one in rankdeck.journal(run) if one["event"] == "NodeWarned" and one["fails"]])
     assert [(event["node"], event["check"]) for event in warned] == [("node2", "script")]
     assert "no such file" in warned[0]["text"]
     rankdeck.wait_state(run, "holding")

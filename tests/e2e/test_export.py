@@ -12,9 +12,7 @@ COUNT = entries("e2e/export", "count")
 
 def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_script, write_profile, work):
     run = rankdeck.launch(write_profile(write_script("count.py", COUNT), ranks=2))
-    rankdeck.wait_status(
-        run, lambda status: {rank["step"] for rank in status["ranks"]} == {29}, what="all are half way"
-    )
+    rankdeck.wait_status(run, lambda status: {one["step"] for one in status["ranks"]} == {29}, what="all are half way")
     values = work / "values.jsonl"
     with rankdeck.start("export", run, "--to", "jsonl", "--follow", "-o", str(values)) as export:
         wait_until(lambda: values.exists() and values.stat().st_size, what="what there is was written")

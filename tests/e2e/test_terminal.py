@@ -84,9 +84,7 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal.wait_for(r"● running +([1-9]\d*) ")
     run = status(rankdeck)["run"]
     metrics = rankdeck.folder(run) / "attempt_1" / "rank_0.metrics"
-    told = wait_until(
-        lambda: [line for line in complete_lines(metrics).splitlines() if b'"step"' in line], what="a step"
-    )
+    told = wait_until(lambda: [one for one in complete_lines(metrics).splitlines() if b'"step"' in one], what="a step")
     assert json.loads(told[0])["step"] > 20
 
     terminal.press("q", sees="Profiles")

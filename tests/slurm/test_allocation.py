@@ -60,9 +60,7 @@ def last_line(deck: Deck, run: str, rank: int, attempt: int = 0) -> int:
 def wait_more(deck: Deck, run: str, attempt: int = 0) -> None:
     """Waits until the supervisor has stored more output of every rank."""
     before = [last_line(deck, run, rank, attempt) for rank in range(4)]
-    wait_until(
-        lambda: all(last_line(deck, run, rank, attempt) > before[rank] for rank in range(4)), what="output goes on"
-    )
+    wait_until(lambda: all(last_line(deck, run, one, attempt) > before[one] for one in range(4)), what="output goes on")
 
 
 def test_inside_salloc_a_run_needs_no_ssh(

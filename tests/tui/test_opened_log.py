@@ -27,9 +27,7 @@ def log(tmp_path: Path) -> OpenedLog:
 
 def test_each_rank_has_its_lines_and_numbers_and_the_failed_one_is_the_cause(log: OpenedLog) -> None:
     shown = log.shown
-    assert [(rank.state, rank.step, rank.loss) for rank in shown.ranks] == [("stopped", 7, 1.7)] * 2 + [
-        ("failed", 7, 1.7)
-    ]
+    assert [(one.state, one.step, one.loss) for one in shown.ranks] == [("stopped", 7, 1.7)] * 2 + [("failed", 7, 1.7)]
     assert shown.run.failure is not None
     assert (shown.run.failure.rank, shown.run.failure.headline) == (2, "rank 2 raised ValueError")
     assert (shown.run.state, shown.run.step, shown.run.steps, shown.run.loss) == ("failed", 7, 9, 1.7)

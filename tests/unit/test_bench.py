@@ -211,9 +211,7 @@ def test_a_wrong_word_is_one_clear_error(words, why):
 
 
 def test_the_options_of_the_command_are_arguments_of_the_recipe():
-    assert {"collectives", "sizes", "dtype", "seconds"} <= {
-        argument.name for argument in recipes()["allreduce"].arguments
-    }
+    assert {"collectives", "sizes", "dtype", "seconds"} <= {one.name for one in recipes()["allreduce"].arguments}
 
 
 def test_names_that_are_documented_are_those_that_are_reported():

@@ -77,9 +77,7 @@ def test_a_last_value_that_is_printed_does_not_hide_the_curve_of_the_file() -> N
     reader, progress = MetricReader(), RankProgress()
     take_lines(0, progress, 90.0, reader.feed(b"wandb: train/loss 0.2\n"))
     points = take(progress, *(("train/loss", 10 * count, 1.0 / count) for count in range(1, 6)))
-    assert [(point.step, point.value) for point in points if point.key == "loss"] == [
-        (10 * n, 1.0 / n) for n in range(1, 6)
-    ]
+    assert [(one.step, one.value) for one in points if one.key == "loss"] == [(10 * n, 1.0 / n) for n in range(1, 6)]
     for value in (b"0.2", b"0.3"):
         take_lines(0, progress, 91.0, reader.feed(b"loss: 0.1 train/acc: " + value + b"\n"))
     assert [point for point in take(progress, ("train/acc", 60, 0.5)) if point.key == "train/acc"] == []
@@ -88,9 +86,7 @@ def test_a_last_value_that_is_printed_does_not_hide_the_curve_of_the_file() -> N
 def test_steps_losses_and_a_derived_throughput_come_from_the_file_of_a_silent_rank() -> None:
     progress = RankProgress()
     points = take(progress, *(("train/loss", 10 * count, 1.0 / count) for count in range(1, 6)), ("train/acc", 50, 0.9))
-    assert [(point.key, point.step) for point in points if point.key == "loss"] == [
-        ("loss", 10 * n) for n in range(1, 6)
-    ]
+    assert [(one.key, one.step) for one in points if one.key == "loss"] == [("loss", 10 * n) for n in range(1, 6)]
     assert (progress.step, progress.loss, progress.throughput, progress.is_derived) == (50, 0.2, 10.0, True)
     assert "train/acc" in progress.keys
 

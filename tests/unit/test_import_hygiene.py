@@ -108,9 +108,7 @@ def test_the_core_calls_nothing_that_reads_or_writes(path):
 def test_the_core_imports_no_layer_above_it(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     ours = {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
-    assert all(
-        name.startswith("engine.core") for name in ours if name.partition(".")[0] in ("engine", "tui", "rankdeck")
-    )
+    assert all(one.startswith("engine.core") for one in ours if one.partition(".")[0] in ("engine", "tui", "rankdeck"))
 
 
 def test_nothing_in_a_rank_imports_engine_or_tui():

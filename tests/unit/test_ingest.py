@@ -25,9 +25,7 @@ def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote:
     ingest = ingest_of(paths)
     steps = range(1, 4)
     out = "".join(f"step {step} loss={1 / step:.2f}\n" for step in steps).encode()
-    metrics = "".join(
-        json.dumps({"t": 1000.0 + step, "step": step, "loss": 1 / step}) + "\n" for step in steps
-    ).encode()
+    metrics = "".join(json.dumps({"t": 1000.0 + one, "step": one, "loss": 1 / one}) + "\n" for one in steps).encode()
     paths.rank_file(0, 0, "out").parent.mkdir(parents=True)
     if is_remote:
         assert ingest.take_data(0, 0, 0, out)

@@ -44,9 +44,7 @@ def test_the_extremes_are_those_of_all_finite_values(values: list[float]) -> Non
     finite = [value for value in values if math.isfinite(value)]
     buckets = series_of(values).buckets
     assert min((bucket.low for bucket in buckets if bucket.low is not None), default=None) == min(finite, default=None)
-    assert max((bucket.high for bucket in buckets if bucket.high is not None), default=None) == max(
-        finite, default=None
-    )
+    assert max((one.high for one in buckets if one.high is not None), default=None) == max(finite, default=None)
 
 
 @given(VALUES)

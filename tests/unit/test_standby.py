@@ -186,9 +186,7 @@ def test_another_control_group_or_namespace_makes_another_template(changed: dict
 
 
 def test_a_setup_or_other_modules_make_another_template() -> None:
-    keys = {
-        template_key(plan_of(launch), SHELL, "") for launch in ("", 'setup = "module load a"', 'preload = ["numpy"]')
-    }
+    keys = {template_key(plan_of(one), SHELL, "") for one in ("", 'setup = "module load a"', 'preload = ["numpy"]')}
     assert len(keys) == 3
 
 

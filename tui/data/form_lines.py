@@ -107,9 +107,7 @@ def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field
     if kind == OWN_MODULE:
         return [_LINES["recipe.module"], more]
     preset = values.get(f"{ARGUMENT}{PRESET}", "")
-    declared = [
-        _argument_field(argument, declared_by(kind, recipes), preset) for argument in declared_by(kind, recipes)
-    ]
+    declared = [_argument_field(one, declared_by(kind, recipes), preset) for one in declared_by(kind, recipes)]
     return [*declared, Field(id="recipe.args", label="more arguments", help="Further arguments, quoted as in a shell.")]
 
 

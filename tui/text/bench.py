@@ -83,9 +83,7 @@ def size_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """Powers of 2 between two exponents, as exponent and size."""
     exponents = range(math.ceil(low), math.floor(high) + 1)
     step = max(1, math.ceil(len(exponents) / LABELS))
-    return [(float(exponent), moved_words(2**exponent)) for exponent in exponents[::step]] or [
-        (low, moved_words(round(2**low)))
-    ]
+    return [(float(one), moved_words(2**one)) for one in exponents[::step]] or [(low, moved_words(round(2**low)))]
 
 
 def value_ticks(low: float, high: float, measure: Measure) -> list[tuple[float, str]]:

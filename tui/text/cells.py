@@ -171,9 +171,7 @@ def _style(pen: _Pen) -> Style:
 @lru_cache(maxsize=4096)
 def _turned(pen: _Pen, parameters: str) -> _Pen:
     """The pen after one SGR sequence (ECMA-48 8.3.117; extended colours as ITU T.416 and as xterm write them)."""
-    codes = [
-        int(code) if code.isdecimal() else 0 for code in parameters.replace("::", ":").replace(":", ";").split(";")
-    ]
+    codes = [int(one) if one.isdecimal() else 0 for one in parameters.replace("::", ":").replace(":", ";").split(";")]
     ink, paper, attributes = pen
     while codes:
         code = codes.pop(0)

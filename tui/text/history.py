@@ -81,9 +81,7 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look, most: int | None 
     for entry in entries[:most]:
         run = entry.summary
         state = RUN_MARKS[run.state]
-        cells = [
-            cell_fit(_cell(entry, column, look), column.width, ascii=look.ascii, right=column.right) for column in found
-        ]
+        cells = [cell_fit(_cell(entry, one, look), one.width, ascii=look.ascii, right=one.right) for one in found]
         words = [plain_line(change.words) for change in entry.changes or ()]
         told = [(", ".join(words), "")] if words else []
         if entry.note.text:

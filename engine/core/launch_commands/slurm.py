@@ -113,6 +113,4 @@ def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
 
 def joined(words: list[Word]) -> list[Word]:
     """The words without values that are joined to options which need none."""
-    return [
-        word._replace(text=word.text.partition("=")[0]) if word.text.startswith(_OPTIONAL) else word for word in words
-    ]
+    return [one._replace(text=one.text.partition("=")[0]) if one.text.startswith(_OPTIONAL) else one for one in words]

@@ -204,9 +204,7 @@ def _last_values(buckets: Sequence[Bucket]) -> list[Bucket]:
 
 
 def _mean(buckets: Sequence[Bucket], begin: float) -> Bucket:
-    values = [
-        bucket.low / 2 + bucket.high / 2 for bucket in buckets if bucket.low is not None and bucket.high is not None
-    ]
+    values = [one.low / 2 + one.high / 2 for one in buckets if one.low is not None and one.high is not None]
     mean = sum(value / len(values) for value in values) if values else None
     end = max(bucket.end for bucket in buckets) - begin
     odd = sum(bucket.odd for bucket in buckets)

@@ -31,9 +31,7 @@ def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:
                 return ignore(state, "its health was reported several times already")
             late = event if event.kind in ("early", "waits") else state.late
             state = replace(state, notices=state.notices + 1, late=late)
-            ranks = [
-                rank for rank in event.ranks if rank < len(state.ranks) and isinstance(state.ranks[rank], st.Alive)
-            ]
+            ranks = [one for one in event.ranks if one < len(state.ranks) and isinstance(state.ranks[one], st.Alive)]
             if event.policy == "ignore" or not ranks:
                 return state, ()
             return state, tuple(

@@ -293,9 +293,7 @@ class Agent:
         for rank in state.running():
             if rank.pid not in left:
                 rank.status = -signal.SIGKILL
-        sizes = [
-            [rank.number, *map(size_of, rank.watched)] for rank in state.ranks.values() if attempt == state.attempt
-        ]
+        sizes = [[one.number, *map(size_of, one.watched)] for one in state.ranks.values() if attempt == state.attempt]
         send = self.send if at_once else self.relay.send_after_output
         report = partial(send, type="cleared", attempt=attempt, abandoned=left, sizes=sizes, at_once=at_once)
         if looks and not at_once and attempt == state.attempt:

@@ -80,9 +80,7 @@ def pack() -> str:
     """Packs the package. It becomes `python/rankdeck/`, and ranks search for modules in `python`. Returns base64."""
     import tarfile  # takes time that most launches do not need
 
-    names = sorted(
-        path.relative_to(LIBRARY) for path in LIBRARY.rglob("*") if path.is_file() and path.suffix in SUFFIXES
-    )
+    names = sorted(one.relative_to(LIBRARY) for one in LIBRARY.rglob("*") if one.is_file() and one.suffix in SUFFIXES)
     members = [(Path("python", LIBRARY.name, name), LIBRARY / name) for name in names if name.parts[0] != APP]
     members += [(Path(program.name), program) for program in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
