@@ -1,4 +1,4 @@
-"""Answers for `rankdeck stacks`: a thread writes the state of this rank's collectives to a file when the agent asks for it. The thread
+"""Answers for `rankdeck stacks`: a thread writes the state of this rank's collectives, and the lock file that it waits for, to a file when the agent asks for it. The thread
 waits in a named pipe; the answer is one JSON line at the end of a file. Ranks that hang answer too, because torch releases the GIL while
 it waits for other ranks. The layout is that of torch's flight recorder, with only the newest entries of each group."""
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,11 @@ MAX_LINE = 1 << 14  # Bytes of an answer. Groups that do not fit are left out, f
 _FIELDS = (
     "process_group", "pg_id", "collective_seq_id", "profiling_name", "is_p2p", "retired", "state", "time_created_ns",
 )  # fmt: skip
+
+_BATON = "/torch/utils/file_baton.py"
+"""Waits until the lock of a torch extension is gone. Its file stays open as long as a process holds it."""
+
+_FILELOCK = "/filelock/"
 
 _joined_at = 0
 """When this process made its process group, in nanoseconds. Older entries belong to a group that is gone."""
@@ -88,13 +94,16 @@ def _line() -> str:
         name = of_group[0]["process_group"][0]
         own = {name: _spans(ranks[name])} if name in ranks else {}
         length = len(json.dumps(own)) + len(json.dumps(of_group))
-        if size + length > MAX_LINE - 100:  # the rest of the line
+        if size + length > MAX_LINE - 1000:  # the rest of the line
             is_evicted = True
             continue
         size += length
         spans.update(own)
         told += of_group
-    return json.dumps({"now": time.time_ns(), "evicted": is_evicted, "groups": spans, "entries": told})
+    lock = None
+    with contextlib.suppress(Exception):  # another program may release or remove it now
+        lock = awaited_lock()
+    return json.dumps({"now": time.time_ns(), "evicted": is_evicted, "groups": spans, "entries": told, "lock": lock})
 
 
 def _recorded() -> tuple[list[Entry], bool]:
@@ -162,3 +171,43 @@ def _spans(ranks: Sequence[int]) -> list[list[int]]:
     if list(ranks) == list(range(ranks[0], ranks[-1] + 1, step)):
         return [[ranks[0], ranks[-1] + 1, step]]
     return [[rank, rank + 1, 1] for rank in ranks]
+
+
+def awaited_lock() -> tuple[str, float, int] | None:
+    """The path of a lock file, its age in seconds, and the pid of the process that holds it; 0: none of this user does. None: the main thread
+    waits for no lock of torch or filelock. Raises OSError: the file is gone."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        file, owner = frame.f_code.co_filename, frame.f_locals.get("self")
+        is_baton = file.endswith(_BATON)
+        if is_baton or _FILELOCK in file:
+            path = getattr(owner, "lock_file_path" if is_baton else "lock_file", None)
+            if isinstance(path, str):
+                status = os.stat(path)
+                holder = _opener(status) if is_baton else _locker(status)
+                return os.path.abspath(path), time.time() - status.st_mtime, holder
+        frame = frame.f_back
+    return None
+
+
+def _locker(status: os.stat_result) -> int:
+    """The process that has locked a file, by the kernel's list."""
+    device, number = status.st_dev, status.st_ino
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{number}"
+    with open("/proc/locks") as file:
+        rows = [line.split() for line in file]
+    return next((int(row[4]) for row in rows if row[1:2] != ["->"] and row[5:6] == [wanted]), 0)
+
+
+def _opener(status: os.stat_result) -> int:
+    """Another process that has a file open."""
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), status):
+                    return int(pid)
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return 0

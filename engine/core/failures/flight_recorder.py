@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from engine.core.numbers import age
 from engine.core.terminal_text import visible
 from engine.core.words import limited
 
@@ -46,10 +47,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]  # the newest operations, oldest first
 
 
+class Lock(msgspec.Struct, frozen=True, array_like=True):
+    """A lock file that a rank waits for."""
+
+    path: str
+    age: float  # seconds
+    holder: Number  # pid; 0: no process of the same user holds it
+
+    @property
+    def words(self) -> str:
+        """`/home/a/.cache/torch_extensions/x/lock is 3 h old, and no process holds it`."""
+        who = f"process {self.holder} holds it" if self.holder else "no process holds it"
+        return f"{limited(visible(self.path), MAX_WORDS)} is {age(self.age)} old, and {who}"
+
+
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[Key, Group]  # groups with operations, for each of their backends
     is_evicted: bool  # whether old operations were dropped: a group without operations may have had some
     now: int  # when it was recorded, like `Operation.created`; 0: unknown
+    lock: Lock | None = None
 
 
 class _Entry(msgspec.Struct):
@@ -75,6 +91,7 @@ class _Live(msgspec.Struct):
     evicted: bool
     groups: dict[str, Spans]
     entries: list[_Entry]
+    lock: Lock | None = None
 
 
 class _Config(msgspec.Struct):
@@ -97,7 +114,7 @@ def read_record(text: str) -> RankRecord | None:
         groups = _groups(live.entries, ranks)
     except (ValueError, RecursionError):
         return None
-    return RankRecord(groups=groups, is_evicted=live.evicted, now=live.now)
+    return RankRecord(groups=groups, is_evicted=live.evicted, now=live.now, lock=live.lock)
 
 
 def read_trace(value: object) -> RankRecord:

@@ -125,14 +125,22 @@ def waits(stacks: Sequence[RankStack]) -> list[Wait]:
 
 
 def doings(stacks: Sequence[RankStack], groups: Sequence[Fold]) -> list[str]:
-    """A line for each group of ranks, with the programs below them, and for ranks without a stack."""
+    """A line for each group of ranks, with the programs below them and the lock file that they wait for, and for ranks without a stack."""
     programs = {one.rank: one.programs for one in stacks}
+    locks = _locks(stacks)
     lines = []
     for group in groups:
+        waited = "".join(f"; {words}" for words in dict.fromkeys(locks[rank] for rank in group.ranks if rank in locks))
         names = dict.fromkeys(name for rank in group.ranks for name in programs.get(rank, ()))
         runs = f", which runs {', '.join([*names][:MOST_PIDS])}" if names else ""
-        lines.append(f"{rank_ranges(group.ranks)}{runs}: {group.doing}")
+        lines.append(f"{rank_ranges(group.ranks)}{runs}: {group.doing}{waited}")
     return lines + _silent(stacks)
+
+
+def _locks(stacks: Sequence[RankStack]) -> dict[int, str]:
+    """The lock file that each rank waits for, in words; ranks that wait for none are left out."""
+    records = {one.rank: read_record(one.collectives) for one in stacks if '"lock": [' in one.collectives}
+    return {rank: one.lock.words for rank, one in records.items() if one is not None and one.lock is not None}
 
 
 def _silent(stacks: Sequence[RankStack]) -> list[str]:
@@ -154,6 +162,7 @@ def _told(who: str, group: Fold) -> list[str]:
 def story(stacks: Sequence[RankStack]) -> list[str]:
     """Lines for people: which ranks wait for which, then the stacks of ranks, then those of processes below them."""
     lines = [wait.sentence for wait in waits(stacks)]
+    lines += [f"rank {rank} waits: {words}" for rank, words in _locks(stacks).items()]
     lines += [""] if lines else []
     for group in fold({one.rank: one.text for one in stacks if one.text}):
         lines += _told(rank_ranges(group.ranks), group)
