@@ -63,9 +63,7 @@ def test_a_group_that_can_not_be_set_up_is_tried_on_the_next_backend_in_a_new_at
     assert "restart" not in done.stderr
 
 
-def test_an_mpirun_that_fails_is_a_reason_for_the_next_backend(
-    rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_mpirun_that_fails_is_a_reason_for_the_next_backend(rankdeck, write, tmp_path, monkeypatch):
     pytest.importorskip("mpi4py")
     use_mpi("openmpi", tmp_path, monkeypatch)
     real = tmp_path / "bin" / "mpirun"
@@ -99,9 +97,7 @@ def test_every_backend_is_shown_with_what_is_missing(rankdeck: Deck):
     assert rankdeck("--ascii", "backends").stdout.isascii()
 
 
-def test_a_python_without_mpi4py_is_found_before_the_launch(
-    rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_python_without_mpi4py_is_found_before_the_launch(rankdeck, write, tmp_path, monkeypatch):
     use_mpi("openmpi", tmp_path, monkeypatch)
     hidden = tmp_path / "hidden"
     hidden.mkdir()

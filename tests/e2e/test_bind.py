@@ -46,9 +46,7 @@ def test_each_rank_has_cores_of_its_own(
     assert logs(rankdeck, run, cores) == [str(cpus) for cpus in cores]
 
 
-def test_a_rank_that_is_restarted_gets_the_same_cores(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, cores: list[list[int]]
-) -> None:
+def test_a_rank_that_is_restarted_gets_the_same_cores(rankdeck, write_script, write_profile, cores: list[list[int]]):
     launch = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
     layout = {"bind": "core"}
     run = rankdeck.launch(write_profile(write_script("stay.py", STAY), len(cores), layout=layout, launch=launch))
@@ -62,9 +60,7 @@ def test_a_rank_that_is_restarted_gets_the_same_cores(
     rankdeck.wait_state(run, "stopped")
 
 
-def test_ranks_get_only_cores_that_the_agent_may_use(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
+def test_ranks_get_only_cores_that_the_agent_may_use(rankdeck, write_script, write_profile):
     last = max(os.sched_getaffinity(0))
     launch = {"setup": f"taskset -cp {last} $$", "python": sys.executable}
     profile = write_profile(write_script("show.py", SHOW), 1, layout={"bind": "socket"}, launch=launch)

@@ -93,9 +93,7 @@ def test_a_torch_beside_the_script_is_the_one_that_ranks_get(
     assert found["localhost", "disk"]["state"] == "ok"
 
 
-def test_modules_of_the_user_do_not_break_the_probe(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_modules_of_the_user_do_not_break_the_probe(rankdeck, write_script, write_profile, work, monkeypatch):
     for name in ("json", "socket", "hashlib", "subprocess", "tempfile", "zlib", "metadata", "platform", "ctypes"):
         write_script(f"modules/{name}.py", f"raise RuntimeError('{name} is not what you think')")
     monkeypatch.setenv("PYTHONPATH", "")
@@ -106,17 +104,13 @@ def test_modules_of_the_user_do_not_break_the_probe(
     assert "is not what you think" in found["localhost", "torch"]["text"]
 
 
-def test_a_python_that_does_not_start_as_a_rank_says_why(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
-):
+def test_a_python_that_does_not_start_as_a_rank_says_why(rankdeck, write_script, write_profile, work):
     found = checked(rankdeck, write_profile({"name": "linear"}, env={"PYTHONHOME": "/no/such/home"}), "--quick")
     assert found["localhost", "python"]["state"] == "fail"
     assert "does not start with the settings of a rank" in found["localhost", "python"]["text"]
 
 
-def test_a_module_is_looked_for_where_a_rank_would_find_it(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-):
+def test_a_module_is_looked_for_where_a_rank_would_find_it(rankdeck, write_script, write_profile):
     write_script("there/pkg/__init__.py", "raise SystemExit('it must not be run')")
     inside = write_profile({"module": "pkg.train"}, launch={"workdir": "there"}, name="inside")
     outside = write_profile({"module": "pkg.train"}, name="outside")
@@ -135,9 +129,7 @@ def test_setup_lines_come_before_the_probe(rankdeck: Deck, write_profile: WriteP
     assert "launch.setup failed" in found["localhost", "python"]["text"]
 
 
-def test_nodes_are_checked_inside_a_container(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
-):
+def test_nodes_are_checked_inside_a_container(rankdeck, write_script, write_profile, work):
     image = write_script("image/python-inside", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     image.chmod(0o755)
     launch = {"wrap": ["env", f"PATH={image.parent}:/usr/bin:/bin"], "python": "python-inside"}
@@ -163,9 +155,7 @@ def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
     assert (mine["pids"], mine["owned"]) == ([left.pid], False)
 
 
-def test_a_run_that_is_looked_after_is_no_leftover(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-):
+def test_a_run_that_is_looked_after_is_no_leftover(rankdeck, write_script, write_profile):
     profile = write_profile(write_script("wait.py", "print('up')\nimport signal\nsignal.pause()\n"))
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"up")
@@ -173,9 +163,7 @@ def test_a_run_that_is_looked_after_is_no_leftover(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_nothing_is_left_of_a_check_that_was_ended(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, number: signal.Signals
-):
+def test_nothing_is_left_of_a_check_that_was_ended(rankdeck, write_script, write_profile, number: signal.Signals):
     script = write_script("train.py", "")
     write_script("torch.py", SAYS_NOTHING)
     with rankdeck.start("check", write_profile(script)) as command:
@@ -202,9 +190,7 @@ def test_a_libucc_that_crashes_or_hangs_is_not_known_to_be_missing(
     wait_until(lambda: not rankdeck.processes())
 
 
-def test_a_missing_libucc_is_told_with_the_next_step(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
-):
+def test_a_missing_libucc_is_told_with_the_next_step(rankdeck, write_script, write_profile, work):
     write_script("light/torch/__init__.py", "")  # importing the real one may take longer than a quick check waits
     write_script("light/torch/distributed.py", "def is_ucc_available(): return False")
     env = {"RANKDECK_LIBUCC": str(work / "libucc.so.1"), "PYTHONPATH": str(work / "light")}
@@ -265,9 +251,7 @@ def test_a_head_that_is_silent_is_not_blamed_on_the_others(rankdeck: Deck, on: A
     assert (found["host2", "head"]["state"], found["host2", "ssh"]["state"]) == ("skip", "ok")
 
 
-def test_paths_that_are_nowhere_here_are_no_error_of_a_plan_for_elsewhere(
-    rankdeck: Deck, on: Any, work: Path, write_profile: WriteProfile
-):
+def test_paths_that_are_nowhere_here_are_no_error_of_a_plan_for_elsewhere(rankdeck, on: Any, work, write_profile):
     profile = on("host1", "host2", launch={"workdir": "nowhere", "python": sys.executable})
     assert rankdeck("plan", profile).returncode == 0
     found = checked(rankdeck, profile, "--quick")
@@ -297,9 +281,7 @@ async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest
     assert len(fake_ssh.calls("silent1")) == 1
 
 
-async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
-    on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh
-):
+async def test_as_many_nodes_as_there_are_places_are_asked_at_once(on: Any, monkeypatch, fake_ssh):
     monkeypatch.setattr(node_check, "AT_ONCE", 1)
     found = await findings(on("host1", "host2", "host3"))
     assert {one.node for one in found if one.check == "ssh" and one.state == "ok"} == {"host1", "host2", "host3"}
@@ -324,9 +306,7 @@ def ranks_of(profile: Path) -> dict[str, int]:
     return {node.name: len(node.ranks) for node in planning.make_plan(read_profile(profile), LAUNCHED).nodes}
 
 
-def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(
-    on: Any, fake_ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
-):
+def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(on: Any, fake_ssh, monkeypatch):
     cores = len(os.sched_getaffinity(0))
     assert ranks_of(on("host1", "host2:3", ranks="auto")) == {"host1": cores, "host2": 3}
     assert [call.host for call in fake_ssh.calls()] == ["host1"]
@@ -355,9 +335,7 @@ def test_every_node_that_can_not_be_asked_is_named_with_what_helps(on: Any, fake
 
 
 @from_table
-def test_devices_are_read_from_nvidia_smi(
-    said: str, status: int, found: list[list[str | int]], work: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_devices_are_read_from_nvidia_smi(said: str, status: int, found: list[list[str | int]], work, monkeypatch):
     smi = work / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\nexit {status}\n")
     smi.chmod(0o755)

@@ -56,9 +56,7 @@ def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nv
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "agent"])
-def test_whoever_takes_the_place_of_a_dead_process_knows_it_too(
-    rankdeck: Deck, nvml: FakeNvml, launch, work, victim: str
-):
+def test_whoever_takes_the_place_of_a_dead_process_knows_it_too(rankdeck, nvml, launch, work, victim: str):
     run = launch()
     rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
     pid = getattr(rankdeck, victim)(run)

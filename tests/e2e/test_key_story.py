@@ -4,11 +4,10 @@ import json
 import os
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.support import COMMAND, ROOT, Deck, wait_until
+from tests.support import COMMAND, ROOT, wait_until
 from tests.tmux import Terminal
 
 if shutil.which("tmux") is None:
@@ -22,9 +21,7 @@ sed -i '11,12d' "${2:-$1}"
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40)])
-def test_a_hang_is_found_mended_run_again_compared_and_drawn(
-    rankdeck: Deck, home: Path, work: Path, columns: int, lines: int
-) -> None:
+def test_a_hang_is_found_mended_run_again_compared_and_drawn(rankdeck, home, work, columns: int, lines: int):
     code = (ROOT / "docs/tutorial.md").read_text().partition("```python\n")[2].partition("```")[0]
     (work / "train.py").write_text(code)
     editor = work / "editor"

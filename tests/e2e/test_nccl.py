@@ -45,9 +45,7 @@ def test_bench_measures_nccl(rankdeck: Deck, real_gpus: int, work):
     assert [row["bytes"] for row in outcome["results"]] == [4, 65536]
 
 
-def test_a_rank_that_does_not_come_is_named_after_the_timeout(
-    rankdeck: Deck, real_gpus: int, write_script, write_profile
-):
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(rankdeck, real_gpus: int, write_script, write_profile):
     if real_gpus < 2:
         pytest.skip(f"{NEEDS_GPU} for each of two ranks")
     backend = {"name": "nccl", "timeout": 10}

@@ -42,9 +42,7 @@ def test_an_old_torch_is_refused_by_name(
     assert "set launch.python to a Python with torch " in reason
 
 
-def test_another_torch_on_the_path_of_ranks_counts(
-    rankdeck: Deck, write_profile: WriteProfile, write_environment, tmp_path: Path, write_script
-):
+def test_another_torch_on_the_path_of_ranks_counts(rankdeck, write_profile, write_environment, tmp_path, write_script):
     python, newer = write_environment("1.13.1"), tmp_path / "newer"
     (newer / "torch").mkdir(parents=True)
     (newer / "torch" / "__init__.py").write_text("__version__ = '2.9.1'\n")
@@ -57,9 +55,7 @@ def test_another_torch_on_the_path_of_ranks_counts(
     rankdeck.wait_log(run, 0, b"2.9.1")
 
 
-def test_a_program_that_is_not_python_brings_what_it_needs(
-    rankdeck: Deck, write_profile: WriteProfile, write_environment, write_script
-):
+def test_a_program_that_is_not_python_brings_what_it_needs(rankdeck, write_profile, write_environment, write_script):
     script = write_script("own.sh", "#!/bin/sh\necho hello\n")
     run = rankdeck.launch(write_profile(script, launch={"python": write_environment("1.13.1")}))
     rankdeck.wait_state(run, "succeeded")

@@ -195,9 +195,7 @@ def test_a_job_that_others_delete_stops_its_run_in_words_and_leaves_nothing(
     wait_until(lambda: not fake_pbs.processes(), what="nothing is left on the nodes")
 
 
-def test_what_pbs_refuses_is_told_before_anything_is_left(
-    fake_pbs: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
+def test_what_pbs_refuses_is_told_before_anything_is_left(fake_pbs, rankdeck, write_script, write_profile):
     layout = {"pbs": {"nodes": 2, "ranks_per_node": 2, "queue": "nonesuch"}}
     profile = write_profile(write_script("count.py", COUNT), 2, layout=layout)
     plan = rankdeck("plan", profile).stdout
@@ -213,9 +211,7 @@ def test_what_pbs_refuses_is_told_before_anything_is_left(
 GO_ON = entries("e2e/pbs", "go_on")
 
 
-def test_a_run_is_stopped_before_the_limit_and_goes_on_in_another_job(
-    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]
-) -> None:
+def test_a_run_is_stopped_before_the_limit_and_goes_on_in_another_job(fake_pbs, rankdeck, submit: Callable[..., str]):
     run = submit(GO_ON, walltime="0:50", warn=30, on_limit="requeue")
     first = job_of(rankdeck, run)
     rankdeck.wait_state(run, "succeeded")

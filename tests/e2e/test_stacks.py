@@ -1,7 +1,6 @@
 """`rankdeck stacks` shows where every rank is, also one that hangs in a collective, and harms nobody."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,9 +96,7 @@ def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_
 
 
 @pytest.mark.parametrize("implementation", ["openmpi", "mpich"])
-def test_the_same_over_mpi(
-    rankdeck, write_script, write_profile, work, implementation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_same_over_mpi(rankdeck, write_script, write_profile, work, implementation, tmp_path, monkeypatch):
     pytest.importorskip("mpi4py")
     use_mpi(implementation, tmp_path, monkeypatch)
     run = rankdeck.launch(write_profile(write_script("late.py", LATE), ranks=3, backend={"name": "mpi"}))

@@ -51,9 +51,7 @@ def kill_all(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_run_is_launched_watched_rescued_left_and_found_again(
-    terminal: Terminal, short_quickstart: None, rankdeck: Deck
-) -> None:
+def test_a_run_is_launched_watched_rescued_left_and_found_again(terminal: Terminal, short_quickstart: None, rankdeck):
     terminal.wait_for("quickstart +gloo")
     terminal.press("Enter", sees="Trust quickstart")
     terminal.press("y", sees=r"4/4 ranks")
@@ -118,9 +116,7 @@ def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
 BAR = entries("e2e/terminal", "bar")
 
 
-def test_bars_of_ranks_stay_below_the_output_of_launch(
-    write_script, write_profile: WriteProfile, home: Path, work: Path
-) -> None:
+def test_bars_of_ranks_stay_below_the_output_of_launch(write_script, write_profile, home, work):
     profile = write_profile(write_script("bar.py", BAR), ranks=2)
     keep = " ".join(shlex.quote(f"{name}={os.environ[name]}") for name in ("RANKDECK_HOME", "XDG_RUNTIME_DIR"))
     command = f"cd {shlex.quote(str(work))}; env {keep} {shlex.join(COMMAND)} launch {shlex.quote(str(profile))}; cat"

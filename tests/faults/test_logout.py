@@ -40,9 +40,7 @@ def status(rankdeck: Deck, login: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_found_again_after_its_login_has_ended(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, other_login: str
-) -> None:
+def test_a_run_is_found_again_after_its_login_has_ended(rankdeck, write_script, write_profile, other_login: str):
     profile = write_profile(write_script("counts.py", COUNTS), ranks=2)
     run = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
     before = wait_until(lambda: (found := status(rankdeck, os.environ["XDG_RUNTIME_DIR"]))["step"] and found)
