@@ -23,8 +23,7 @@ class Notify(Section, frozen=True, kw_only=True):
     bell: bool = False
     desktop: Desktop = "off"
     command: tuple[str, ...] = ()  # a program and its arguments, run without a shell
-    webhook: str = ""
-    """An address of http or https to which JSON is posted. It may be a secret: `shown_webhook` is what others may see."""
+    webhook: str = ""  # where JSON is posted; others may see `shown_webhook` only: it may be a secret
 
     @property
     def is_on(self) -> bool:

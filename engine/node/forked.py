@@ -20,9 +20,7 @@ if TYPE_CHECKING or __name__.startswith("engine."):  # else `template.py` has pu
     from engine.node import internals
 
 Request = Dict[str, Any]
-
-STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a rank write its Python stacks. A real-time signal, because training scripts use SIGUSR1 and SIGUSR2."""
+STACKS_SIGNAL = signal.SIGRTMIN + 9  # makes a rank write its stacks; scripts use SIGUSR1 and SIGUSR2
 
 
 def run(request: Request, descriptors: list[int]) -> None:

@@ -53,8 +53,7 @@ class Draft:
     setup: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     backend: str = "auto"
-    nodes: list[str] = field(default_factory=list)
-    """Names of nodes, each with `:8` after it if its number of ranks is known."""
+    nodes: list[str] = field(default_factory=list)  # with `:8` behind a node if its ranks are known
     hostfile: str = ""
     slurm: int | str | dict[str, Any] | None = None
     ladder: list[list[Any]] = field(default_factory=list)  # `launch.stop_ladder`

@@ -91,8 +91,7 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     transport: Transport
     ranks: tuple[int, ...]
-    cpus: tuple[str, ...] = ()
-    """The CPUs that each of its ranks is bound to, such as `0-3,8`, if they are known before the launch."""
+    cpus: tuple[str, ...] = ()  # the CPUs that each of its ranks is bound to, such as `0-3,8`, if known by now
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +121,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that the template imports besides torch, before it forks ranks: with `launch.preload = "auto"`, those of the last run."""
     slow_imports: tuple[tuple[str, float], ...] = ()  # modules worth adding to `preload`, and their seconds in a rank
     warnings: tuple[EnvWarning, ...] = ()  # warnings about variables. They do not change the launch.
-    outer_python: str = ""
-    """The Python of agents, if ranks have another one inside `launch.wrap`; empty: they share one."""
+    outer_python: str = ""  # the Python of agents, if ranks have another in `launch.wrap`; empty: they share one
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0  # nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost.

@@ -83,8 +83,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     name: str
     state: RunWord
-    doing: str
-    """The run's activity, in words: `waiting for localhost`, `stopping (stopped by alice)`; empty: nothing to report."""
+    doing: str  # the activity in words: `waiting for localhost`, `stopping (stopped by alice)`; may be empty
     attempt: int
     generation: int
     world_size: int
@@ -135,8 +134,7 @@ class SavedView(msgspec.Struct, frozen=True, kw_only=True):
 class StallView(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     since: float  # when the first rank began to hang, seconds since the epoch
-    waits: tuple[str, ...] = ()
-    """Who waits for whom in collectives, one sentence each: raw; empty: nobody waits, or not known yet."""
+    waits: tuple[str, ...] = ()  # who waits for whom in collectives, a raw sentence each; empty: nobody, or unknown
     doing: tuple[str, ...] = ()  # where the ranks are in their code, one line for each group of them: raw
     late: tuple[int, ...] = ()  # ranks that others wait for
     place: tuple[str, int] | None = None

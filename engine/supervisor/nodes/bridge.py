@@ -15,10 +15,7 @@ from engine.node.agent.wire import SYNC
 
 BOOT_TIMEOUT = 30.0  # Seconds for Python to start and print its sync line. A cold file system needs several.
 SETUP_TIMEOUT = 120.0  # the same limit if the user's `launch.setup` runs first: modules and conda on a cold file system
-
-END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
-"""Seconds for a bridge to end after its stdin is closed; the second if the node has been silent."""
-
+END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1  # seconds to end after its stdin is closed; the second if it was silent
 LAST_WORDS_TIMEOUT = 2.0  # seconds for exit status and errors of a command that failed to start an agent
 CHUNK = 1 << 16  # bytes that are read at a time, and kept of the command's errors
 Bridge = asyncio.subprocess.Process  # its local end: Python on this machine, ssh and so on, which boots it

@@ -40,10 +40,7 @@ growth of many files."""
 
 DRAIN_TIME = 1.0  # longest seconds that the end of an attempt waits for output that is printed faster than read
 FRESH_POINTS = 20_000  # newest points that are kept for subscribers; one that falls behind further gets a new snapshot
-
-MIN_KEYS, ALL_KEYS = 8, 2048
-"""Curves of a rank at least, and of all ranks together: a curve takes some 50 KB, and each is sent to every front end."""
-
+MIN_KEYS, ALL_KEYS = 8, 2048  # curves of a rank at least, and of all at most: one has 50 KB, and goes to all front ends
 LAST_LINE = 400  # bytes of a rank's newest line that are kept for the table
 FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}  # names of a rank's files in messages
 

@@ -17,9 +17,7 @@ from engine.core.metrics.lines.tables import LONGEST, Section, Table, section_of
 MAX_STEP = 1e15  # largest step: more comes from a wrong pattern, and is not exact as a float
 MAX_SHAPES = 4096  # shapes that are remembered
 MAX_SHAPE = 1000  # bytes of the longest shape that is remembered
-
-_REMARK = b"rankdeck: "
-"""Begins what rankdeck says in a rank: a lost peer and its step, say. The rank reports these numbers by itself."""
+_REMARK = b"rankdeck: "  # what rankdeck says in a rank, such as a lost peer and its step, begins so
 
 _ANCHORS = frozenset(word.encode() for word in W.anchors | W.headings)
 """A line that reports something, or begins a section, has one of them, or `loss`, or `/s`."""
