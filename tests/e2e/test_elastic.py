@@ -256,7 +256,8 @@ def test_when_all_ranks_are_dead_all_start_again(rankdeck, launch):
         kill_hard(pid)
     rankdeck.wait_status(run, lambda status: all(rank["state"] == "failed" for rank in status["ranks"]))
     done = rankdeck("restart", run, "--failed")
-    assert "start attempt 1 of all 4 ranks (no rejoin: no rank that has the state is left)" in done.stdout
+    assert "start attempt 1 of all 4 ranks; " in done.stdout
+    assert "(no rejoin: no rank that has the state is left)" in done.stdout
     rankdeck.wait_status(
         run, lambda status: status["attempt"] == 1 and status["ranks"][0]["step"], what="attempt 1 trains"
     )

@@ -1,11 +1,13 @@
 """A run in words: the header, the explanation of a failure, the events, the stacks. Pure text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
+from engine.client.editor import frame_to_edit
 from engine.core.numbers import NOTHING, TIME, age, clock, duration, number, precise
 from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import DEFAULT_UNITS, Units
@@ -128,29 +130,20 @@ def why_text(
     units: Units = DEFAULT_UNITS,
     news: str = "",
 ) -> Content:
-    """The pane beside the log: what failed, what the key of a restart does, details, the next step with a line to copy, the consequences,
-    the end of the traceback. A short detail stands before the key: a small screen shows the first lines only."""
+    """The pane beside the log: what failed, what the key of a restart does, the next step with a line to copy, the consequences, the end
+    of the traceback. A small screen shows the first lines only."""
     failure = run.failure
     if failure is None:
         return _stall_text(run.stall, width, keymap, units) if run.stall is not None else Content("Nothing has failed.")
     lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
-    detail = sentence(failure.detail, width) if failure.detail else []
-    if len(lines) == len(detail) == 1:
-        lines += detail
-        detail = []
-    if run.restart:
-        head = f"{first_key('run.restart', keymap)}  "
-        restart = sentence(run.restart, max(8, width - len(head)))
-        lines += [
-            Content.assemble((" " * len(head) if index else head, "bold $accent"), line)
-            for index, line in enumerate(restart)
-        ]
-    if detail:
-        lines += ["", *detail]
+    lines += sentence(failure.detail, width) if failure.detail else []
+    lines += _keys([("run.restart", run.restart)] if run.restart else [], width, keymap)
     if failure.hint:
         lines += ["", *sentence(failure.hint, width)]
     if failure.fix:
         lines += sentence(failure.fix, width, "$text-accent")
+    if frame := frame_to_edit(failure.traceback):
+        lines += _keys([("run.editor", f"open {plain_line(Path(frame.file).name)}, line {frame.line}")], width, keymap)
     others = (f"failed too: {rank_words(failure.others, 8)}",) if failure.others else ()
     followed = (*(failure.followed or others), *([news] if news else []))
     lines += [""] if followed else []
@@ -181,10 +174,15 @@ def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str], units: 
         ("run.kill", "kill the selected rank"),
         ("run.restart", "restart the run"),
     )
-    named = [(first_key(id, keymap), text) for id, text in keys]
-    return Content("\n").join(
-        [*lines, "", *(Content.assemble((f"{key}  ", "bold $accent"), text) for key, text in named)]
-    )
+    return Content("\n").join([*lines, "", *_keys(keys, width, keymap)])
+
+
+def _keys(keys: Iterable[tuple[str, str]], width: int, keymap: Mapping[str, str]) -> Iterator[Content]:
+    """Lines that name the effects of keys. `keys`: pairs of an action and its words."""
+    for id, text in keys:
+        head = f"{first_key(id, keymap)}  "
+        for index, line in enumerate(sentence(text, max(8, width - len(head)))):
+            yield Content.assemble((" " * len(head) if index else head, "bold $accent"), line)
 
 
 def events_text(events: Iterable[EventLine], width: int, units: Units = DEFAULT_UNITS) -> Content:

@@ -116,9 +116,10 @@ def next_restart(
         words = f"stop the {alive} that run and {words}"
     if isinstance(phase, st.Ended) and is_submitted:
         words = f"submit another job, to {words}"
+    words += _lost_words(state, progress)
     if scope != "all" and isinstance(state.phase, st.Holding):
         words += f" (no rejoin: {why_no_rejoin(state)})"
-    return NextRestart(kind, (), words + _lost_words(state, progress))
+    return NextRestart(kind, (), words)
 
 
 def _lost_words(state: st.RunState, progress: Sequence[RankProgress]) -> str:
