@@ -15,7 +15,6 @@ import msgspec
 from textual import events, work
 from textual.actions import ActionParseResult
 from textual.app import App
-from textual.color import Color
 from textual.command import CommandPalette, Provider
 from textual.driver import Driver
 from textual.filter import LineFilter
@@ -38,7 +37,7 @@ from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
-from tui.theme import DARK, LIGHT, NoColours
+from tui.theme import DARK, LIGHT, own_filters
 
 PATIENCE = 1.0  # seconds that a key waits for the text before it: a line that is being removed takes in nothing more
 
@@ -130,11 +129,11 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.set_keymap(dict(keymap))
         self.set_class(ascii, "-ascii")
         self.set_class(self.no_color, "-no-color")
+        self.set_class(self.no_color or self.console.color_system == "standard", "-few-colors")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        if self.no_color:
-            return [NoColours(Color.parse(self.current_theme.background or "black"))]
-        return super().get_line_filters()
+        own = own_filters(self.current_theme, self.console.color_system, no_color=self.no_color)
+        return own if self.no_color else [*super().get_line_filters(), *own]
 
     def get_default_screen(self) -> HomeScreen:
         """Home is below everything else."""

@@ -61,3 +61,57 @@ def _plain(style: Style, background: Color) -> Style:
     if abs(paper.brightness - background.brightness) > STANDS_OUT:
         return style.without_color + Style(reverse=not style.reverse)
     return style.without_color
+
+
+class FewColours(LineFilter):
+    """Chooses colours of a terminal that has 16 by their hue: of these, the nearest one to most colours of a quiet theme is a grey. Text in the
+    colour of its background loses the background, since a theme of the terminal's own colours can't mix them.
+
+    `background`: that of the theme; None: the theme has the terminal's own colours.
+    """
+
+    def __init__(self, background: Color | None) -> None:
+        super().__init__()
+        self._background = background
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, style and _of_sixteen(style, self._background), control) for text, style, control in segments
+        ]
+
+
+_HUES = (
+    (20, "red"),
+    (70, "yellow"),
+    (165, "green"),
+    (200, "cyan"),
+    (270, "bright_blue"),
+    (330, "magenta"),
+    (360, "red"),
+)
+"""Degrees up to which a colour has a name."""
+
+_LEAST_SATURATION = 0.25  # from which on a colour is no grey
+
+
+@lru_cache(4096)
+def _of_sixteen(style: Style, background: Color | None) -> Style:
+    if style.color is not None and style.color == style.bgcolor:
+        return style.without_color + Style(color=style.color)
+    if background is None:
+        return style
+    plain = _plain(style, background)
+    if style.color is None or plain.reverse:
+        return plain
+    hue, saturation, _ = Color.from_rich_color(style.color).hsv
+    if saturation < _LEAST_SATURATION:
+        return plain
+    return plain + Style(color=next(name for end, name in _HUES if hue * 360 <= end))
+
+
+def own_filters(theme: Theme, system: str | None, *, no_color: bool) -> list[LineFilter]:
+    """The filters that a theme needs on a terminal. `system`: the terminal's colours, as rich names them."""
+    background = None if theme.ansi else Color.parse(theme.background or "black")
+    if no_color:
+        return [NoColours(background or Color.parse("black"))]
+    return [FewColours(background)] if theme.ansi or system == "standard" else []

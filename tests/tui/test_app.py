@@ -19,6 +19,7 @@ from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.theme import NoColours
+from tui.widgets.rank_table import RankTable
 
 
 async def test_q_on_home_leaves(engine: FakeEngine):
@@ -263,3 +264,30 @@ async def test_a_tiny_terminal_is_no_reason_to_end(
         await pilot.press(*keys.split())
         await pilot.resize_terminal(120, 40)
         await until_seen(pilot, last)
+
+
+@pytest.mark.parametrize(
+    ("term", "theme"),
+    [("screen", "rankdeck-dark"), ("linux", "rankdeck-light"), ("xterm-256color", "ansi-dark")],
+)
+async def test_a_failed_rank_is_red_and_the_cursor_is_seen_where_colours_are_few(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, term: str, theme: str
+):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("COLORTERM", raising=False)
+    engine.add_run("few-1616").fail(1)
+    app = RankdeckApp(engine, open_run="few-1616", theme=theme)
+    async with showing(app, "◆ holding", "✖ failed") as pilot:
+        await until(pilot, lambda: app.screen.query_one(RankTable).cursor_rank == 1, "the rank that failed")
+        await pilot.press("k")
+        await pilot.pause()
+        parts = [part for strip in app.screen._compositor.render_strips() for part in strip]
+        row = next(part.style for part in parts if "failed" in part.text)
+        assert row is not None
+        assert row.color is not None
+        assert row.color.name in ("red", "color(1)")
+        assert row.bgcolor != row.color
+        assert not row.reverse
+        cursor = next(part.style for part in parts if "▸" in part.text)
+        assert cursor is not None
+        assert cursor.reverse or cursor.bgcolor
