@@ -31,7 +31,6 @@ class Story:
             on_failure=on_failure,
             max_restarts=restarts,
             restart_when=restart_when,
-            rejoins_over="gloo" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
             fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
             spare_nodes=max(spare_nodes, len(spare_names)),
@@ -118,10 +117,11 @@ class Story:
         self.tell(lost)
         return self
 
-    def join(self, *ranks: int) -> Story:
-        generation = self.state.generation
+    def join(self, *ranks: int, over: str = "") -> Story:
+        attempt, generation = self.state.attempt, self.state.generation
         for rank in ranks or range(len(self.state.ranks)):
-            self.tell(ev.RankJoined(at=self.at(), attempt=self.state.attempt, rank=rank, generation=generation, step=7))
+            at = self.at()
+            self.tell(ev.RankJoined(at=at, attempt=attempt, rank=rank, generation=generation, step=7, over=over))
         return self
 
     def wait(self, generation: int, *ranks: int) -> Story:

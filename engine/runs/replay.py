@@ -85,7 +85,6 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         max_restarts=plan.launch.max_restarts,
         restart_when=plan.launch.restart_when,
         start_together=plan.backend.start_together,
-        rejoins_over=plan.backend.rejoins_over,
         python=plan.shown_python,
         backend=plan.backend.name,
         backend_note=plan.backend_note,
@@ -93,8 +92,7 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         spare_nodes=plan.spare_nodes,
         spare_names=plan.spare_names,
         fallback=tuple(
-            FallbackBackend(backend=spare.name, start_together=spare.start_together, rejoins_over=spare.rejoins_over)
-            for spare in plan.fallback
+            FallbackBackend(backend=spare.name, start_together=spare.start_together) for spare in plan.fallback
         ),
     )
 

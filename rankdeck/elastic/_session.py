@@ -16,13 +16,10 @@ from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
-from rankdeck.c10d._background import Background
 from rankdeck.elastic import _streams
 from rankdeck.elastic._leaving import (
     PeerLostError,
-    abandon_mpi,
     end_group,
-    leave_mpi,
     let_go,
     listeners,
     may_be_peers_fault,
@@ -31,6 +28,7 @@ from rankdeck.elastic._leaving import (
     stand_in,
     words_of,
 )
+from rankdeck.elastic._mpi_job import MpiJob
 from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
@@ -131,14 +129,14 @@ class _Session:
     def __init__(self, state: State) -> None:
         _Session.has_begun = True
         self.state = state
-        self.first_backend = os.environ["RANKDECK_BACKEND"]
-        self.later_backend = os.environ.get("RANKDECK_REJOIN") or self.first_backend  # of all generations but the first
+        self.backend = os.environ["RANKDECK_BACKEND"]  # of this generation's process group
         self.timeout = float(os.environ.get("RANKDECK_TIMEOUT") or 600)
         self.standing = Standing(
             rank=int(os.environ["RANK"]),
             world=int(os.environ["WORLD_SIZE"]),
             generation=int(os.environ["RANKDECK_GENERATION"]),
         )
+        self.mpi = MpiJob(self.standing, self._is_lost)
         self.handover = Handover(state, self.standing)
         self.stop = Stop(state, self.standing)
         self.others: set[int] = set()  # inodes of the connections that existed before this generation
@@ -157,11 +155,6 @@ class _Session:
         )
         self._watch_streams()
         self.news.start()
-
-    @property
-    def backend(self) -> str:
-        """Of this generation's process group."""
-        return self.later_backend if self.standing.generation else self.first_backend
 
     @property
     def is_over_mpi(self) -> bool:
@@ -274,7 +267,7 @@ class _Session:
         board.put_first("over", _LOST)  # a rank goes on if it knows that all have finished
         if self.standing.inside:
             if self.is_over_mpi:
-                abandon_mpi()
+                self.mpi.see_loss()
             elif "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
             self._interrupt()
@@ -319,7 +312,8 @@ class _Session:
         if self.standing.generation > 0:
             self.handover.remove()  # other ranks have the state too
         self.standing.fresh = False
-        log(step=self.state.step, elastic="joined", generation=self.standing.generation)
+        word = "joined over gloo" if self.mpi.has_left else "joined"
+        log(step=self.state.step, elastic=word, generation=self.standing.generation)
 
     def _board(self) -> Board:
         return Board(self.store, self.standing.generation, self.standing.attempt)
@@ -328,14 +322,16 @@ class _Session:
         """Meets the other ranks at the store. Returns what each has announced, by rank."""
         standing, board = self.standing, self._board()
         everyone = [str(rank) for rank in range(standing.world)]
-        mine = arrival(self.state, standing)
+        mine = arrival(self.state, standing)._replace(role=self.mpi.role)
         log(step=self.state.step, elastic="joining", generation=standing.generation)
         board.put(str(standing.rank), json.dumps(mine))
         if board.have_all(everyone):  # of several ranks that announce themselves at once, the last sees all
             board.put_first("complete", "1")
         if self._is_lost() or board.get("complete") == _LOST:
             raise PeerLostError(f"generation {standing.generation} lost a rank before it had formed")
-        return [Arrival(*json.loads(said)) for said in board.get_all(everyone)]
+        arrivals = [Arrival(*json.loads(said)) for said in board.get_all(everyone)]
+        self.backend = self.mpi.backend_of(arrivals)
+        return arrivals
 
     def _form(self, arrivals: list[Arrival]) -> None:
         """Makes the process group, and gives all ranks the state of the rank that has trained the most."""
@@ -345,8 +341,7 @@ class _Session:
         standing = self.standing
         if self.is_over_mpi:
             standing.inside = True
-            Background.uses_callers = False
-            init_process_group(timeout=self.timeout)
+            self.mpi.form(arrivals, self.timeout)
             share(self.state, arrivals, standing.rank)
             return
         if "nccl" in self.backend:
@@ -379,7 +374,7 @@ class _Session:
     def _leave(self) -> None:
         """Ends the group of this generation, and gives the state its values of the last counted step."""
         if self.is_over_mpi:
-            leave_mpi()
+            self.mpi.end_generation()
         end_group(sockets() - self.others if self.sockets is None else self.sockets)
         self.sockets = set()
         sys.excepthook = self.excepthook  # torch wraps it with each process group

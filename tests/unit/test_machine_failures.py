@@ -15,7 +15,7 @@ def test_a_process_group_that_can_not_be_set_up_is_tried_on_the_next_backend(pol
     assert isinstance(story.state.phase, Stopping)
     assert story.state.phase.then.reason == "mpi failed on b, rank 2: no mpi4py; running on nccl"
     story.end(0, -2).end(1, -2).clear()
-    assert (story.state.attempt, story.state.backend, story.state.rejoins_over) == (1, "nccl", "")
+    assert (story.state.attempt, story.state.backend, story.state.start_together) == (1, "nccl", "")
     story.open_store().spawn().end(0, 1, setup_error="no GPU").end(1, -2).end(2, -2).clear()
     assert (story.state.attempt, story.state.backend, story.state.fallback) == (2, "gloo", ())
     story.open_store().spawn().end(0, 1, setup_error="no route")

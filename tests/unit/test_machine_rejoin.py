@@ -56,7 +56,7 @@ def test_ranks_of_mpi_go_on_over_gloo_until_the_next_attempt_and_the_run_says_so
     words = "over gloo instead of mpi until the next attempt"
     story = Story(backends=("mpi",)).run().join()
     assert current_activity(story.state, [RankProgress()] * 2).words == ""
-    story.end(1, -9).restart().spawn(1).join()
+    story.end(1, -9).restart().spawn(1).join(over="gloo")
     assert tell_all(story.journal)[-1].text == f"generation 1: all 2 ranks continue from step 7, {words}"
     assert current_activity(story.state, [RankProgress()] * 2) == ("rejoined", words)
 

@@ -18,8 +18,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One table of a profile."""
 
 
-Rejoin = Literal["auto", "gloo", "off"]
-"""How a dead rank comes back: over which backend, where it can't be the run's own; `off`: all ranks start again."""
+Rejoin = Literal["auto", "mpi", "gloo", "off"]
+"""Over which backend a dead rank comes back; `off`: all ranks start again."""
 
 
 class Backend(Section, frozen=True, kw_only=True):

@@ -41,11 +41,10 @@ class ProcessEvent(RankEvent, frozen=True, kw_only=True):
 
 
 class FallbackBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend to use if ranks can't set up their process group. Fields: see `RunLaunched`."""
+    """A backend to use if ranks can't set up their process group. `start_together`: see `RunLaunched`."""
 
     backend: str
     start_together: str = ""
-    rejoins_over: str = ""
 
 
 class RunLaunched(Event, frozen=True, kw_only=True):
@@ -58,7 +57,6 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     max_restarts: int
     restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     start_together: str = ""  # why ranks can only start together, if the backend requires it
-    rejoins_over: str = ""  # the backend of an attempt after a rank has come back, if it is another one
     python: str = ""  # the Python of ranks; empty: they run another program
     backend: str = ""
     backend_note: str = ""  # why rankdeck chose the backend, if the profile leaves the choice open
@@ -204,6 +202,7 @@ class RankJoined(RankEvent, frozen=True, kw_only=True):
 
     generation: int
     step: int | None = None
+    over: str = ""  # the backend of its process group, if it is not that of the run
 
 
 class RankWaiting(RankEvent, frozen=True, kw_only=True):

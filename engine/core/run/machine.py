@@ -33,7 +33,6 @@ def launch(event: ev.RunLaunched) -> Step:
         max_restarts=event.max_restarts,
         restart_when=event.restart_when,
         start_together=event.start_together,
-        rejoins_over=event.rejoins_over,
         backend=event.backend,
         fallback=event.fallback,
         spare_nodes=event.spare_nodes,

@@ -111,6 +111,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         waits_in=(),
         free_rejoins=0,
         elastic=False,
+        over="",
         told_at=0.0,
         late=None,
         saved=None,

@@ -191,7 +191,7 @@ class RunState(Value, frozen=True, kw_only=True):
     """The generation in which each rank waits, by its newest report; -1: it does not wait, or has reported nothing. Empty: none has."""
     elastic: bool = False  # whether any rank of this attempt has reported that it joined
     start_together: str = ""  # why ranks can only start together; empty: one may start alone
-    rejoins_over: str = ""  # the backend of an attempt after a rank has come back, if it is another one
+    over: str = ""  # the backend over which ranks go on since one of them has come back; empty: that of the attempt
     backend: str = ""  # of this attempt
     fallback: tuple[FallbackBackend, ...] = ()  # backends to fall back on that were not tried yet
     news: tuple[RankNews, ...] = ()  # news that the ranks of this attempt were told, in order

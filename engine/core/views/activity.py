@@ -93,9 +93,7 @@ def orphan_words(ranks: Sequence[int]) -> str:
 
 def over_words(state: st.RunState) -> str:
     """Over which backend ranks go on since one of them has come back, if it is another one; otherwise empty."""
-    if not state.generation or not state.rejoins_over:
-        return ""
-    return f"over {state.rejoins_over} instead of {state.backend} until the next attempt"
+    return f"over {state.over} instead of {state.backend} until the next attempt" if state.over else ""
 
 
 def next_restart(

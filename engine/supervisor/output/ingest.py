@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,8 +45,9 @@ MIN_KEYS, ALL_KEYS = 8, 2048  # curves of a rank at least, and of all at most: o
 LAST_LINE = 400  # bytes of a rank's newest line that are kept for the table
 FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}  # names of a rank's files in messages
 
-ELASTIC_WORDS = ("waiting", "joining", "joined")
-"""Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it."""
+ELASTIC_WORDS = ("waiting", "joining", "joined", "joined over gloo")
+"""Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it; the last of
+ranks that have left MPI."""
 
 
 class Ingest:
@@ -247,12 +249,12 @@ class Ingest:
             what = f"no numbers are read from {FILE_WORDS[kind]}"
             self._run.take_failed_reading(self._run.plan.places[rank].node, what, error)
             return
-        run, now, attempt = self._run, time.time(), self.attempt
         for word, generation, step in moves:
-            if word == "joined":
-                run.handle(ev.RankJoined(at=now, attempt=attempt, rank=rank, generation=generation, step=step))
-            elif generation or run.state.generation:  # before the first rejoin all ranks are in one generation
-                run.handle(ev.RankWaiting(at=now, attempt=attempt, rank=rank, generation=generation))
+            about: dict[str, Any] = {"at": time.time(), "attempt": self.attempt, "rank": rank, "generation": generation}
+            if word.startswith("joined"):
+                self._run.handle(ev.RankJoined(step=step, over=word[len("joined over ") :], **about))
+            elif generation or self._run.state.generation:  # before the first rejoin all ranks are in one generation
+                self._run.handle(ev.RankWaiting(**about))
 
     def _take_slow_pattern(self, pattern: str) -> None:
         text = f"metrics.patterns: {pattern!r} takes too long, and is not used any more"

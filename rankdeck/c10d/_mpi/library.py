@@ -52,6 +52,8 @@ def load() -> None:
             "MPI was initialised without MPI_THREAD_MULTIPLE, which the backend mpi needs: let it initialise MPI itself, or "
             'set mpi4py.rc.thread_level = "multiple" before mpi4py.MPI is imported first'
         )
+    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
+        return  # this process takes the place of a dead rank
     check_world(MPI.COMM_WORLD.size, os.environ, MPI.Get_library_version().partition(",")[0].strip())
 
 

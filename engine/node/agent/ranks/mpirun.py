@@ -187,7 +187,7 @@ class Mpirun:
             rank = state.ranks.get(number)
             if number not in state.starting and (rank is None or rank.status is not None):
                 del self._doomed[number]
-            elif rank is not None and time.monotonic() > deadline:
+            elif rank is not None and not rank.generation and time.monotonic() > deadline:
                 rank.signal(signal.SIGKILL)
         if state.mpirun is not None and state.mpirun["pid"] != self._child and not state.mpirun_lives():
             self._ended("ended")

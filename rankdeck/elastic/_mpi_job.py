@@ -1,0 +1,92 @@
+"""The MPI job of this rank: whether a generation can be over MPI, how its ranks meet there, and how they leave it after a loss."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rankdeck._process_group import init_process_group
+from rankdeck.c10d._background import Background
+from rankdeck.c10d._mpi import ulfm
+
+if TYPE_CHECKING:
+    from rankdeck.elastic._share import Arrival, Standing
+
+
+class MpiJob:
+    """The MPI job of one training. `is_lost`: returns whether this generation has lost a rank."""
+
+    def __init__(self, standing: Standing, is_lost: Callable[[], bool]) -> None:
+        self._standing, self._is_lost = standing, is_lost
+        self._backend = os.environ["RANKDECK_BACKEND"]
+        self._keeps_mpi = os.environ.get("RANKDECK_REJOIN") == "mpi"  # when a rank comes back
+        is_possible = "mpi" in self._backend and (self._keeps_mpi or standing.generation == 0)
+        self.role = "new" if is_possible else ""  # see Arrival
+        self._places: list[str] = []
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the ranks of this training were in an MPI job, or could have been, and are not."""
+        return "mpi" in self._backend and not self.role
+
+    def backend_of(self, arrivals: Sequence[Arrival]) -> str:
+        """Returns the backend of a generation of these ranks. All of them decide the same."""
+        roles = {one.role for one in arrivals}
+        if "mpi" not in self._backend:
+            return self._backend
+        if "" not in roles and ("in" in roles or self._standing.generation == 0):
+            return self._backend
+        self.role = ""
+        leave_mpi()
+        return "gloo"
+
+    def form(self, arrivals: Sequence[Arrival], timeout: float) -> None:
+        """Makes the process group over MPI. Raises RuntimeError; this process can't try again then."""
+        Background.uses_callers = False
+        role, self.role = self.role, ""
+        if self._standing.generation:
+            rank, missing = self._standing.rank, [one.rank for one in arrivals if one.role == "new"]
+            prefix = f"{os.path.dirname(os.environ['RANKDECK_HANDOVER'])}/mpi_{self._standing.generation}_"
+            if role == "in":
+                from rankdeck.c10d._mpi import job
+
+                world = self._wait(lambda: ulfm.regroup(job.world(), rank, missing, prefix))
+            else:
+                world = self._wait(lambda: ulfm.come_back(rank, missing, prefix, self._is_lost))
+                from rankdeck.c10d._mpi import job
+            job.begin_generation(world, timeout)
+        init_process_group(timeout=timeout)
+        if self._keeps_mpi:
+            from rankdeck.c10d._mpi import job
+
+            self._places = self._wait(lambda: job.world().allgather(ulfm.place()))
+        self.role = "in"
+
+    def _wait(self, function: Callable[[], ulfm.R]) -> ulfm.R:
+        return ulfm.wait_in_thread(function, self._is_lost)
+
+    def see_loss(self) -> None:
+        """Ends each wait for other ranks. Any thread may call this."""
+        if self._keeps_mpi:
+            ulfm.kill_places_of_the_dead(self._places)
+        if (job := sys.modules.get(_JOB)) is not None:
+            job.abandon()
+
+    def end_generation(self) -> None:
+        """Ends the groups of a generation. This process leaves MPI if it can't go on there."""
+        job = sys.modules.get(_JOB)
+        can_go_on = self._keeps_mpi and self.role == "in" and job is not None and job.end_generation()
+        if self.role != "new" and not can_go_on:
+            self.role = ""
+            leave_mpi()
+
+
+_JOB = "rankdeck.c10d._mpi.job"  # imported by the first process group over MPI, and never without one
+
+
+def leave_mpi() -> None:
+    """Leaves the MPI job for ever, if this process is in one."""
+    if (job := sys.modules.get(_JOB)) is not None:
+        job.leave()
