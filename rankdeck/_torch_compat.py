@@ -57,6 +57,57 @@ def inference_guard() -> Any:
     return torch._C._InferenceMode
 
 
+def watchers() -> tuple[Callable[[], bool], Callable[[], int]]:
+    """Functions that return whether torch's profiler records the calling thread, and how many modes see its operators."""
+    import torch
+
+    return torch._C._autograd._profiler_enabled, torch._C._len_torch_dispatch_stack
+
+
+def begin_event(name: str, tensors: Sequence[Any]) -> Callable[[], None]:
+    """Begins an event of torch's profiler. Returns the function that ends it, in any thread. Torch before 2.3 does not record the shapes
+    of the tensors."""
+    import torch
+
+    event: Any
+    try:
+        event = torch._C._profiler._RecordFunctionFast(name, tuple(tensors))
+    except (AttributeError, TypeError):
+        event = torch.profiler.record_function(name)
+    event.__enter__()
+    return lambda: event.__exit__(None, None, None)
+
+
+def add_kernels(run: Callable[[Any, tuple[Any, ...]], Any]) -> None:
+    """Adds a kernel to each operator of process groups. `run`: gets the group and the tensors of a call, and returns its work; None passes the call on
+    to the kernel of the tensors' device. The kernels have the key BackendSelect, which every call has: torch calls them after all modes,
+    and before the kernels of devices."""
+    import torch
+    import torch.distributed as dist
+
+    if not hasattr(dist.Work, "boxed"):
+        return
+
+    def kernel(operator: Any, at: int, *given: Any, **named: Any) -> Any:
+        work = run(dist.ProcessGroup.unbox(given[at]), given[:at])
+        if work is None:
+            with torch._C._ExcludeDispatchKeyGuard(key):
+                return operator(*given, **named)
+        return work.boxed() if len(operator._schema.returns) == 1 else (given[0], work.boxed())
+
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+    library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+    _kept.append(library)
+    for name in torch._C._dispatch_get_all_op_names():
+        operator = getattr(torch.ops.c10d, name.partition("::")[2]).default if name.startswith("c10d::") else None
+        types = [str(one.type) for one in operator._schema.arguments] if operator else []
+        for at in [at for at, kind in enumerate(types) if kind.endswith(".ProcessGroup")]:
+            library.impl(name.partition("::")[2], functools.partial(kernel, operator, at), "BackendSelect")
+
+
+_kept: list[Any] = []  # libraries of kernels, which end with their object
+
+
 def add_backend(name: str, create: Callable[..., Any], devices: list[str]) -> None:
     """Registers a backend whose groups are all in Python, unless there is one of that name."""
     import torch.distributed as dist

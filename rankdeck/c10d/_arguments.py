@@ -1,16 +1,24 @@
-"""Checks of the arguments of an operation. A mistake raises in the caller's thread, before anything is sent, and names the operation."""
+"""Methods that are operations, and checks of their arguments. A mistake raises in the caller's thread, before anything is sent, and names the
+operation.
+
+torch's tools do not see a process group in Python: the profiler, and modes that see each operator, such as make_fx and CommDebugMode. While
+one of them is active, an operation takes torch's own way: a plain group of torch's, its twin, calls the operator of torch
+(`c10d::allreduce_`). Our kernel of that operator runs it after all modes, and passes on what other groups call.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from rankdeck._torch_compat import c10d_library
+from rankdeck._torch_compat import add_kernels, begin_event, c10d_library, watchers
 from rankdeck.c10d._tensors import DTYPE_NUMBERS, Staged, Tensors
+from rankdeck.c10d._work import Together, here
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -18,6 +26,8 @@ _OPTIONS = frozenset(
     kind for name, kind in vars(c10d_library()).items() if name.endswith("Options") and hasattr(kind, "timeout")
 )
 """torch's classes of options. A method may get the class of another one, such as that of several tensors for one."""
+
+_is_profiled, _count_modes = watchers()
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 """Fields of torch's options by the names of its short forms."""
@@ -81,9 +91,11 @@ def operation(
         @functools.wraps(method)
         def call(self: Any, *given: Any, **named: Any) -> Any:
             try:
-                if options is None or (not named and len(given) == leading + 1 and type(given[leading]) in _OPTIONS):
-                    return method(self, *given, **named)
-                return method(self, *full(given, named))
+                if options is not None and (named or len(given) != leading + 1 or type(given[leading]) not in _OPTIONS):
+                    given, named = full(given, named), {}
+                if (_is_profiled() or _count_modes()) and not named:
+                    return _Call(self, name, method, given).make()
+                return method(self, *given, **named)
             except (TypeError, ValueError) as error:
                 if not str(error).startswith(f"{name}: "):
                     error.args = (f"{name}: {error}",)
@@ -92,6 +104,82 @@ def operation(
         return cast("Method", call)
 
     return decorate
+
+
+_EVENTS = {"recv_anysource": "recvAnySource"}  # names of events that are not those of their operations
+
+
+class _Call:
+    """An operation of a group. `name`: for the profiler. `method`: runs it. `given`: arguments of the method."""
+
+    def __init__(self, group: Any, name: str, method: Callable[..., Any], given: tuple[Any, ...]) -> None:
+        self.twin = group.twin
+        self._group, self._name, self._method, self._given = group, name, method, given
+        self._work: Any = None
+        self._left = threading.Event()  # set once the operator has ended
+
+    def make(self) -> Any:
+        """Makes the call. Returns its work; if a mode has kept the operator to itself, the work of that mode."""
+        operator = getattr(dist.ProcessGroup, self._method.__name__, None)
+        if here.call is not None or operator is None:  # a part of another operation, or none of torch's
+            return self._method(self._group, *self._given)
+        _add_kernels()
+        here.call = self
+        try:
+            found = operator(self.twin, *self._given)
+        finally:
+            here.call = None
+            self._left.set()
+        return found if self._work is None else self._work  # what Python has of a work ends if only C++ holds it
+
+    def run(self, tensors: tuple[Any, ...]) -> Any:
+        """Runs the operation on the tensors with which its operator was called, unless a mode only thinks of them. Returns its work."""
+        if any(tensor.is_meta or hasattr(tensor, "fake_mode") for tensor in _flat(tensors)):
+            self._work = Together([])
+            return self._work
+        count = sum(isinstance(one, (torch.Tensor, list, tuple)) for one in self._given[: len(tensors)])
+        given = (*tensors[:count], *self._given[count:])
+        inputs = given[1] if count > 1 else given[0] if count else ()
+        if not _is_profiled():
+            self._work = self._method(self._group, *given)
+            return self._work
+        end = begin_event(f"{self._group.NAME}:{_EVENTS.get(self._name, self._name)}", [*_flat(inputs)])
+
+        def end_later() -> (
+            None
+        ):  # after its operator, and in another thread than it began, so that it shows as asynchronous
+            self._left.wait()
+            end()
+
+        here.ending = threading.Thread(target=end_later, name="rankdeck profiler", daemon=True)
+        try:
+            self._work = self._method(self._group, *given)
+        except BaseException:
+            end()
+            raise
+        finally:
+            here.ending = None
+        return self._work
+
+
+def _flat(tensors: Any) -> Iterator[torch.Tensor]:
+    """All tensors in lists of lists."""
+    if isinstance(tensors, torch.Tensor):
+        yield tensors
+    else:
+        for one in tensors:
+            yield from _flat(one)
+
+
+def _run(twin: Any, tensors: tuple[Any, ...]) -> Any:
+    """The kernel of every operator: returns the work of the call that this thread makes, None for a call of another group."""
+    call = here.call
+    return call.run(tensors) if call is not None and call.twin is twin else None
+
+
+@functools.cache
+def _add_kernels() -> None:
+    add_kernels(_run)
 
 
 def check_rank(rank: int, world: int) -> int:

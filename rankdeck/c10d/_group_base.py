@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,11 @@ class GroupBase(dist.ProcessGroup):
         self._operations, self._messages = operations, messages
         self._submit = operations.submit
         self._takes_cuda = takes_cuda
+
+    @functools.cached_property
+    def twin(self) -> Any:
+        """A plain group of torch's, whose methods call torch's operators: see `_arguments`."""
+        return dist.ProcessGroup(self._rank, self._world)  # type: ignore[call-arg]
 
     # names and settings
 
@@ -106,7 +112,7 @@ class GroupBase(dist.ProcessGroup):
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
         return self._receive_from(tensors, check_rank(srcRank, self._world), tag, f"rank {srcRank}")
 
-    @operation("recv")
+    @operation("recv_anysource")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receives a tensor from the first rank that sends; the work's `_source_rank` returns which."""
         return self._receive_from(tensors, None, tag, "any rank")

@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,18 @@ def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float =
     return True
 
 
+class _Here(threading.local):
+    """State of the current thread. `depth`: nesting depth of callbacks; 0: not in a callback. `call`: the operation that torch's tools see
+    (see `_arguments`). `ending`: a thread that ends the event of the profiler that an operation has begun."""
+
+    depth = 0
+    call: Any = None
+    ending: threading.Thread | None = None
+
+
+here = _Here()
+
+
 class Votes(NamedTuple):
     """The numbers that the ranks have announced."""
 
@@ -83,7 +95,9 @@ class Work(dist.Work):
         self.what = what
         self.seconds = timeout
         self.deadline = time.monotonic() + timeout
-        self.depth = _here.depth
+        self.depth, self._ending = here.depth, here.ending
+        if self._ending is not None:
+            here.ending = None  # the first work of an operation ends its event
         self._outputs = outputs
         self._running = Lock()
         self._running.acquire()
@@ -95,6 +109,8 @@ class Work(dist.Work):
         with _changing:
             if self._finished:
                 return
+            if self._ending is not None:
+                self._ending.start()
             self.error, self._finished = error, True
             future = self._future
         self._running.release()
@@ -108,6 +124,8 @@ class Work(dist.Work):
             self._wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         if _HELD_BY_NOBODY:
             _held.discard(self)
+        if self._ending is not None:
+            self._ending.join()
         if self.error is not None:
             raise self.error
         return True
@@ -224,11 +242,6 @@ class Together(dist.Work):
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 
-class _Here(threading.local):
-    depth = 0  # nesting depth of callbacks in the current thread; 0: not in a callback
-
-
-_here = _Here()
 _queues: list[SimpleQueue[Callable[[], object]]] = []
 _starting = threading.Lock()
 
@@ -244,14 +257,14 @@ def _complete_later(begun_at: int, complete: Callable[[], object]) -> None:
 
 def settle_callbacks(seconds: float) -> None:
     """Waits at most `seconds` until the futures of all ended collectives are completed. Does nothing in a callback."""
-    for queue in _queues if not _here.depth else ():
+    for queue in _queues if not here.depth else ():
         is_settled = threading.Event()
         queue.put(is_settled.set)
         is_settled.wait(seconds)
 
 
 def _serve(mine: int) -> None:
-    _here.depth = mine
+    here.depth = mine
     while True:
         complete = _queues[mine - 1].get()
         try:

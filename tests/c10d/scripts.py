@@ -26,6 +26,8 @@ HOOKS = entries("c10d/scripts", "hooks")
 expect nccl's shape of results, and `batched_powerSGD_hook`, which its own assertion stops), and those built into C++.
 """
 
+TOOLS_SEE = entries("c10d/scripts", "tools_see")
+
 SHORT_FORMS = entries("c10d/scripts", "short_forms")
 
 SIGNATURES = entries("c10d/scripts", "signatures")

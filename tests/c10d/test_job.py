@@ -87,6 +87,24 @@ def test_torch_s_short_forms_and_functional_results_are_taken(job: Job) -> None:
         ]
 
 
+def test_the_tools_of_torch_see_operations(job: Job) -> None:
+    done = job(2, scripts.TOOLS_SEE)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert said(done, rank) == [
+            "c10d::allreduce_ False ",
+            f"{job.backend}:all_reduce True [[2]]",
+            "c10d::allgather_ False ",
+            f"{job.backend}:all_gather True [[2]]",
+            "c10d::barrier False ",
+            f"{job.backend}:barrier True []",
+            "['c10d.allgather_: 1', 'c10d.allreduce_: 2']",
+            "real 1",
+            "fake 1",
+            "[4.0, 4.0] [6.0, 6.0]",
+        ]
+
+
 def test_each_signature_of_the_installed_torch_is_taken(job: Job) -> None:
     done = job(1, scripts.SIGNATURES)
     check_all_well(done)
