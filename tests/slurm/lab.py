@@ -293,3 +293,10 @@ def end_processes(found: dict[str, list[Process]]) -> None:
     for process in itertools.chain.from_iterable(found.values()):
         if is_alive(process.pid):
             kill_hard(process.pid)
+
+
+def begin_again(slurm: Slurm, job: str) -> None:
+    """Puts a job back into the queue, and lets it begin again soon: by itself, Slurm waits for two minutes."""
+    slurm.run("scontrol", "requeue", job)
+    wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")

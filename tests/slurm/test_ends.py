@@ -12,7 +12,7 @@ import pytest
 from engine.runs.paths import RunPaths
 from engine.supervisor.lifetime.abandon import end_supervisor
 from tests.conftest import WriteProfile, WriteScript
-from tests.slurm.lab import Slurm
+from tests.slurm.lab import Slurm, begin_again
 from tests.support import Deck, entries, wait_gone, wait_until
 
 SAVE = entries("slurm/ends", "save")  # a script whose rank 0 writes a checkpoint for 2 s at SIGTERM
@@ -33,10 +33,11 @@ class Launch:
         self._form, self._slurm, self._deck, self._write_profile = form, slurm, deck, write_profile
         self.run = self.job = ""
 
-    def __call__(self, script: Path, partition: str = "main", **launch: Any) -> None:
+    def __call__(self, script: Path, partition: str = "main", on_preempt: str = "", **launch: Any) -> None:
         """Waits until every rank has made steps."""
         if self._form == "submitted":
-            layout: dict[str, Any] = {"slurm": {"nodes": 2, "ranks_per_node": 2, "partition": partition}}
+            job = {"on_preempt": on_preempt} if on_preempt else {}
+            layout: dict[str, Any] = {"slurm": {"nodes": 2, "ranks_per_node": 2, "partition": partition, **job}}
         else:
             self.job = self._slurm.run(
                 *BATCH, "--export=NONE", f"--partition={partition}", "--wrap", "exec sleep infinity"
@@ -107,6 +108,26 @@ def test_a_save_that_slurm_cuts_off_is_told_and_set_aside(
     (torn,) = (work / "ckpt").glob("*.torn")
     words = f"ckpt/{torn.stem} was being written when attempt 0 ended, and is now {torn.name}; ckpt/step_2.pt is whole"
     assert words in status["saved"]["words"]
+
+
+@pytest.mark.parametrize("launch", ["submitted"], indirect=True)
+def test_the_next_attempt_of_a_requeued_job_does_not_find_the_checkpoint_that_slurm_has_cut_off(
+    slurm: Slurm, rankdeck: Deck, launch: Launch, write_script: WriteScript, work: Path
+) -> None:
+    launch(write_script("endless.py", ENDLESS), on_preempt="requeue", on_torn="set-aside")
+    paths = RunPaths(rankdeck.folder(launch.run))
+    slurm.run("scancel", "--signal=TERM", launch.job)
+    wait_until(lambda: b"CheckpointFolderSeen" in paths.journal.read_bytes(), what="the save is seen")
+    wait_until(lambda: len(list((work / "ckpt").iterdir())) == 2, what="it is the second one")
+    begin_again(slurm, launch.job)
+    wait_until(lambda: b"found" in read(paths.log(1, 0, "out")), what="the next attempt has begun")
+    (torn,) = (work / "ckpt").glob("*.torn")
+    found = read(paths.log(1, 0, "out")).decode().splitlines()[0]
+    assert found == f"found {sorted(['step_2.pt', torn.name])}"
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
 def test_ends_of_ranks_with_their_job_are_no_failures(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
-from tests.slurm.lab import Slurm
+from tests.slurm.lab import Slurm, begin_again
 from tests.support import PATIENCE, Deck, entries, wait_gone, wait_until
 
 GO_ON = entries("slurm/submitted", "go_on")
@@ -111,13 +111,6 @@ def test_a_run_of_the_users_batch_file_ends_with_its_job_in_words_of_slurm(
 # --- jobs that begin again -----------------------------------------------------------------------------------------------
 
 
-def requeue(slurm: Slurm, job: str) -> None:
-    """Puts a job back into the queue, and lets it begin again soon: by itself, Slurm waits for two minutes."""
-    slurm.run("scontrol", "requeue", job)
-    wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
-    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
-
-
 def test_a_batch_file_that_begins_again_continues_its_run(
     slurm: Slurm, rankdeck: Deck, batch: Callable[..., str], work: Path
 ) -> None:
@@ -125,7 +118,7 @@ def test_a_batch_file_that_begins_again_continues_its_run(
     wait_until(lambda: runs(rankdeck), what="a run has begun")
     first = the_run(rankdeck)
     wait_steps(rankdeck, first)
-    requeue(slurm, job)
+    begin_again(slurm, job)
     wait_steps(rankdeck, first, attempt=1)
     assert the_run(rankdeck) == first
     (work / "finish").touch()
@@ -145,7 +138,7 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     wait_steps(rankdeck, run)
     job = slurm.run("squeue", "-h", "-o", "%A")
     if how == "requeue":
-        requeue(slurm, job)
+        begin_again(slurm, job)
     else:
         urgent = ["sbatch", "--parsable", "--nodelist=sl1", "--export=NONE", "--output=/dev/null", "--partition=urgent"]
         other = slurm.run(*urgent, "--wrap=exec sleep infinity")
