@@ -16,6 +16,7 @@ from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
 from tui.data.curves import Look, curves
 from tui.text import plot
+from tui.theme import CSS as STYLES
 from tui.widgets import chart
 from tui.widgets.chart import Chart
 
@@ -31,6 +32,8 @@ FALLING = [3 * math.exp(-index / 300) for index in range(1000)]
 
 
 class ChartApp(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self, named: list[tuple[str, Series]], *, ascii_only: bool = False) -> None:
         super().__init__()
         self.chart = Chart(ascii=ascii_only)
@@ -225,6 +228,7 @@ def test_plotext_is_used_by_one_thread_at_a_time(monkeypatch):
 
 async def test_two_charts_at_once_do_not_draw_into_each_other():
     class TwoApp(App[None]):
+        CSS_PATH = STYLES
         CSS = "Chart { height: 12; }"
 
         def compose(self) -> ComposeResult:

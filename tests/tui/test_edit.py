@@ -25,6 +25,7 @@ from tui.screens.confirm import AskScreen, LeaveScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
+from tui.theme import CSS
 from tui.widgets.choice import Choice
 from tui.widgets.form_row import Form, FormRow
 
@@ -472,6 +473,8 @@ async def test_the_chosen_one_is_whole_and_in_sight_and_a_sign_says_where_there_
     choice = Choice(MANY, "first", ascii=ascii_only)
 
     class ChoiceApp(App[None]):
+        CSS_PATH = CSS
+
         def compose(self) -> ComposeResult:
             yield choice
 
@@ -491,6 +494,8 @@ async def test_a_chosen_one_without_room_is_cut_and_not_left_out():
     choice = Choice(MANY, "third", ascii=False)
 
     class ChoiceApp(App[None]):
+        CSS_PATH = CSS
+
         def compose(self) -> ComposeResult:
             yield choice
 
