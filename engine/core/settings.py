@@ -87,9 +87,7 @@ def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
     """Reads a document. The app checks `theme` and `keys`, whose values it alone knows. Raises ProfileError: the first error, with its
     line."""
     data, places = parsed_toml(text, file=file)
-    keys_of_app = [
-        path for path in places.lines if path[0] == "keys"
-    ]  # the quoted "run.kill" is like the bare run.kill
+    keys_of_app = [one for one in places.lines if one[0] == "keys"]  # the quoted "run.kill" is like the bare run.kill
     places.lines |= {tuple(".".join(path).split(".")): places.lines[path] for path in keys_of_app}
     if isinstance(keys := data.get("keys"), dict):
         data["keys"] = dict(_flat(keys, ("keys",), places))

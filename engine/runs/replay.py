@@ -91,9 +91,7 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         backend_is_auto=plan.backend_is_auto,
         spare_nodes=plan.spare_nodes,
         spare_names=plan.spare_names,
-        fallback=tuple(
-            FallbackBackend(backend=spare.name, start_together=spare.start_together) for spare in plan.fallback
-        ),
+        fallback=tuple(FallbackBackend(backend=one.name, start_together=one.start_together) for one in plan.fallback),
     )
 
 

@@ -117,9 +117,7 @@ raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier 
     run = done.stdout.split("\n")[0]
     said = [rankdeck("status", run), rankdeck("wait", run), rankdeck("diagnose", run), rankdeck("ps", "--all")]
     assert [one.returncode for one in said] == [0, 1, 0, 0]
-    own = "".join(
-        line for line in done.stderr.splitlines(keepends=True) if not line.startswith("[r")
-    )  # else as written
+    own = "".join(one for one in done.stderr.splitlines(keepends=True) if not one.startswith("[r"))  # else as written
     for text in (own, *(one.stdout + one.stderr for one in said)):
         assert not {"\x1b", "\x07"} & set(text)
         assert "IndexError" not in text

@@ -109,8 +109,7 @@ def test_without_a_profile_each_backend_counts_the_ranks_of_this_machine(nodes: 
     show_backends(list(shown.values()), as_json=False, ascii_only=False)
     assert re.search(r"● nccl .*\n +1 GPU: one rank for each\n", capsys.readouterr().out)
     fewer = {
-        info.name: info
-        for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]), LAUNCHED)
+        one.name: one for one in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]), LAUNCHED)
     }
     assert fewer["nccl"].trouble == "localhost has 1 GPU for 2 ranks: NCCL needs one for each"
     nodes.gpus = {"localhost": 4}

@@ -180,9 +180,7 @@ def test_a_recipe_needs_nothing_but_torch(path: Path) -> None:
 def test_a_script_has_fewer_than_150_lines_of_code(recipe: RecipeInfo) -> None:
     source = script_of(recipe.name).read_text()
     texts = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
     ]
     lines = {
         number

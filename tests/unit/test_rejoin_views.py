@@ -26,8 +26,7 @@ def test_ranks_that_wait_for_a_rejoin_have_no_throughput(tmp_path: Path):
         return [view.throughput for view in views], run_view(state, plan, progress, {}).throughput
 
     joined, joined_again = (
-        [ev.RankJoined(at=4.0, attempt=0, rank=rank, generation=generation, step=7) for rank in range(4)]
-        for generation in (0, 1)
+        [ev.RankJoined(at=4.0, attempt=0, rank=rank, generation=one, step=7) for rank in range(4)] for one in (0, 1)
     )
     assert shown_after(*joined) == ([100.0] * 4, 400.0)
     waiting = ([None] * 4, None)

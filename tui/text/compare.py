@@ -82,7 +82,6 @@ def code_text(lines: Sequence[str], width: int, *, ascii: bool) -> Content:
         return Content.styled("The uncommitted changes of the code are the same, or not known.", MUTED)
     styles = {"+": "$text-success", "-": "$text-error", "@": MUTED}
     drawn = [
-        Content.styled(cell_fit(plain_line(line), width, ascii=ascii).rstrip(), styles.get(line[:1], ""))
-        for line in lines
+        Content.styled(cell_fit(plain_line(one), width, ascii=ascii).rstrip(), styles.get(one[:1], "")) for one in lines
     ]
     return shown(Content("\n").join(drawn), ascii=ascii)

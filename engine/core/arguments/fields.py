@@ -156,9 +156,7 @@ class Fields:
             told = [keywords(part) for part in parts[1:] if isinstance(part, ast.Call)]
             annotation, said = parts[0], {key: value for one in told for key, value in one.items() if key == "help"}
             given = {**said, **given}
-        names = (
-            [name for name in names_in(annotation) if name not in ("Optional", "Union", "None")] if annotation else []
-        )
+        names = [one for one in names_in(annotation) if one not in ("Optional", "Union", "None")] if annotation else []
         default = literal(given.get("default"), self._constants)
         kind = names[0] if names else type(default).__name__ if isinstance(default, (bool, int, float, str)) else ""
         many: dict[str, Any] = {}

@@ -218,8 +218,7 @@ def _rejoin_on_spare(state: st.RunState, event: ev.NodeGivenUp) -> Step | None:
             gone = st.Gone(pid=pid, reason=event.reason, at=event.at, order=order, asked=False)
             state = replace(set_rank(state, rank, gone), ends=order + 1)
     nodes = tuple(
-        st.Node(name=name, ranks=node.ranks, since=event.at) if node.name == event.node else node
-        for node in state.nodes
+        st.Node(name=name, ranks=one.ranks, since=event.at) if one.name == event.node else one for one in state.nodes
     )
     state = replace(state, nodes=nodes, spare_nodes=state.spare_nodes - 1, spare_names=tuple(others))
     if why_no_rejoin(state):

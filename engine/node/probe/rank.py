@@ -85,11 +85,7 @@ def job(question: Message) -> Message:
         "spaces": [
             space("temporary folder", tempfile.gettempdir(), writes=True),
             space("working directory", question["workdir"]),
-            *(
-                space("home folder", folder, writes=True)
-                for folder in [os.path.expanduser("~")]
-                if os.path.isdir(folder)
-            ),
+            *(space("home folder", one, writes=True) for one in [os.path.expanduser("~")] if os.path.isdir(one)),
         ],
         "shared_memory": None,
     }
