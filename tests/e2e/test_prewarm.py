@@ -25,6 +25,12 @@ def profile(write_script, write_profile, rankdeck) -> Profile:
     return read_profile(write_profile(write_script("say.py", SAY), ranks=2, launch={"warm": True}))
 
 
+def prewarmed(profile: Profile) -> LocalEngine:
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    return engine
+
+
 def standbys(deck: Deck) -> list[Path]:
     return sorted((deck.home / "runs").glob(".standby-*"))
 
@@ -49,8 +55,7 @@ def has_torch(pid: int) -> bool:
 
 
 def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     wait_until(lambda: warmed(rankdeck))
     template = rankdeck.of_role("template")[0]
     run = asyncio.run(engine.launch(profile))
@@ -99,8 +104,7 @@ def spares(deck: Deck, count: int) -> list[int]:
 
 
 def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rankdeck, profile):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     waiting = spares(rankdeck, 3)
     kill_hard(waiting[0])
     kill_hard(waiting[1])
@@ -115,8 +119,7 @@ def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rank
 def test_a_plan_of_more_or_fewer_ranks_takes_what_there_is(rankdeck, write_script, write_profile, ranks):
     script = write_script("say.py", SAY + "\nprint('pid', os.getpid())")
     same = {"launch": {"warm": True}, "env": {"OMP_NUM_THREADS": "1"}}
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(read_profile(write_profile(script, ranks=2, **same)), LAUNCHED))
+    engine = prewarmed(read_profile(write_profile(script, ranks=2, **same)))
     waiting = spares(rankdeck, 3)
     run = asyncio.run(engine.launch(read_profile(write_profile(script, name="other", ranks=ranks, **same))))
     assert rankdeck("wait", run).returncode == 0
@@ -133,8 +136,7 @@ def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_no
     text = SAY + "\nimport rankdeck.c10d\nimport rankdeck.c10d.mpi\nimport rankdeck.elastic\nprint('found')"
     env = {"RANKDECK_BACKEND": "mpi"}
     profile = read_profile(write_profile(write_script("say.py", text), launch={"warm": True}, env=env))
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     wait_until(lambda: warmed(rankdeck))
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0, rankdeck.log(run, 0, "err")
@@ -143,8 +145,7 @@ def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_no
 
 def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, write_script, write_profile):
     profile = read_profile(write_profile(write_script("stay.py", STAY), ranks=2, launch={"warm": True}))
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     run = asyncio.run(engine.launch(profile))
     rankdeck.wait_log(run, 0, b"up")
     rank = rankdeck.pids(run)[0]
@@ -159,8 +160,7 @@ def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, writ
 
 
 def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script, write_profile):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     other = read_profile(
         write_profile(write_script("say.py", SAY), name="other", launch={"warm": True}, env={"MARKED": "yes"})
     )
@@ -172,15 +172,13 @@ def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script
 
 @pytest.mark.parametrize("launch", [{"warm": False}, {"warm": True, "prewarm": False}])
 def test_a_profile_may_say_no(rankdeck, write_script, write_profile, launch):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(read_profile(write_profile(write_script("say.py", SAY), launch=launch)), LAUNCHED))
+    prewarmed(read_profile(write_profile(write_script("say.py", SAY), launch=launch)))
     assert standbys(rankdeck) == []
     assert not rankdeck.processes()
 
 
 def test_what_is_given_up_leaves_nothing(rankdeck, profile):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     assert len(standbys(rankdeck)) == 1
     asyncio.run(engine.prewarm(profile, LAUNCHED))
     assert len(standbys(rankdeck)) == 1
@@ -210,8 +208,7 @@ def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_scri
 def test_a_standby_that_was_killed_before_it_had_its_lock_leaves_nothing_for_long(rankdeck, profile):
     folder = rankdeck.folder("x").parent / f".standby-{socket.gethostname()}-0000abcd"
     folder.mkdir(parents=True)
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     assert folder in standbys(rankdeck)  # it may have only just begun
     asyncio.run(engine.prewarm(None))
     os.utime(folder, (0, 0))
@@ -225,15 +222,13 @@ def test_a_standby_of_another_host_is_left_alone(rankdeck, profile):
     folder = rankdeck.folder("x").parent / f".standby-not-{socket.gethostname()}-0000abcd"
     folder.mkdir(parents=True)
     os.utime(folder, (0, 0))
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     asyncio.run(engine.prewarm(None))
     wait_until(lambda: standbys(rankdeck) == [folder] and not rankdeck.processes())
 
 
 def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, profile):
-    engine = LocalEngine()
-    asyncio.run(engine.prewarm(profile, LAUNCHED))
+    engine = prewarmed(profile)
     (folder,) = standbys(rankdeck)
     wait_until((folder / "supervisor.lock").exists)
     for pid in rankdeck.of_role("standby"):

@@ -1,5 +1,6 @@
 """With `--ascii`, every screen is drawn with ASCII characters alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,32 +43,28 @@ def assert_ascii(pilot: Pilot[Any]) -> None:
     assert not odd, f"{odd} in\n{text}"
 
 
+async def after_in_ascii(pilot: Pilot[Any], keys: str | Sequence[str], *texts: str) -> None:
+    await after(pilot, keys, *texts)
+    assert_ascii(pilot)
+
+
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
 async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine, ascii=True)
     async with showing(app, "Plan: quickstart", "! quickstart", size=size) as pilot:
         assert_ascii(pilot)
         for title in ("Plan: mine", "Plan: a-name", "Plan: secret"):
-            await after(pilot, "down", title, "rank 0")
-            assert_ascii(pilot)
-        await after(pilot, "tab", "Run: quickstart")
-        assert_ascii(pilot)
-        await after(pilot, ("slash", *"zzz"), "Nothing matches.")
-        assert_ascii(pilot)
-        await after(pilot, "escape ctrl+c", "q goes back or leaves")
-        assert_ascii(pilot)
-        await after(pilot, "colon", "new (n)")
-        assert_ascii(pilot)
-        await after(pilot, (*"zzz",), "No matches found")
-        assert_ascii(pilot)
+            await after_in_ascii(pilot, "down", title, "rank 0")
+        await after_in_ascii(pilot, "tab", "Run: quickstart")
+        await after_in_ascii(pilot, ("slash", *"zzz"), "Nothing matches.")
+        await after_in_ascii(pilot, "escape ctrl+c", "q goes back or leaves")
+        await after_in_ascii(pilot, "colon", "new (n)")
+        await after_in_ascii(pilot, (*"zzz",), "No matches found")
         await after(pilot, "escape e", "on failure" if size[1] > 40 else "backend")
         await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the first line")
-        await after(pilot, "slash ctrl+s", "is not a valid name", "this line is not valid")
-        assert_ascii(pilot)
-        await after(pilot, "backspace f4", "Save as")
-        assert_ascii(pilot)
-        await after(pilot, "escape f1", "Help")
-        assert_ascii(pilot)
+        await after_in_ascii(pilot, "slash ctrl+s", "is not a valid name", "this line is not valid")
+        await after_in_ascii(pilot, "backspace f4", "Save as")
+        await after_in_ascii(pilot, "escape f1", "Help")
         for _ in range(12):
             await pilot.press("pagedown")
             assert_ascii(pilot)
@@ -79,22 +76,16 @@ async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: 
     async with showing(app, "! holding", "X failed", "Why", size=size) as pilot:
         assert_ascii(pilot)
         for key, seen in (("3", "Log"), ("4", "Events"), ("5", "Why"), ("2", "Chart")):
-            await after(pilot, (key, key), seen)
-            assert_ascii(pilot)
+            await after_in_ascii(pilot, (key, key), seen)
         await until_seen(pilot, "+ r1", "49")
         assert_ascii(pilot)
-        await after(pilot, "3 a", "all 4 ranks")
-        assert_ascii(pilot)
-        await after(pilot, ("slash", *"step", "enter"), "'step'")
-        assert_ascii(pilot)
-        await after(pilot, "escape 1 s", "Stop quickstart?")
-        assert_ascii(pilot)
+        await after_in_ascii(pilot, "3 a", "all 4 ranks")
+        await after_in_ascii(pilot, ("slash", *"step", "enter"), "'step'")
+        await after_in_ascii(pilot, "escape 1 s", "Stop quickstart?")
         await after(pilot, "escape", gone="Stop quickstart?")
         engine.live[RUN].change(generation=2, name=LONG)
-        await after(pilot, "t", "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
-        assert_ascii(pilot)
-        await after(pilot, "escape", "0 | generation 2" if size[0] >= 100 else "attempt 0.2")
-        assert_ascii(pilot)
+        await after_in_ascii(pilot, "t", "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
+        await after_in_ascii(pilot, "escape", "0 | generation 2" if size[0] >= 100 else "attempt 0.2")
         app.show_error("It did not work", RankdeckError("a reason", hint="a step"))
         await until_seen(pilot, "a reason")
         assert_ascii(pilot)

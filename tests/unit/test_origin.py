@@ -9,7 +9,7 @@ import pytest
 from engine.core.plan.secrets import HIDDEN
 from engine.core.views.origin import kept_environment
 from engine.runs.origins import git as module
-from engine.runs.origins.git import read_code
+from engine.runs.origins.git import Found, read_code
 from tests.support import run_program
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -39,11 +39,16 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+def code_of(folder: Path) -> Found:
+    found = read_code(folder)
+    assert found is not None
+    return found
+
+
 def test_the_commit_and_what_is_not_committed_are_read(repository: Path):
     (repository / "train.py").write_text("lr = 2\n")
     (repository / "new.py").write_text("x = 1\n")
-    found = read_code(repository / "sub")
-    assert found is not None
+    found = code_of(repository / "sub")
     code = found.code
     assert (code.commit, code.branch) == (git(repository, "rev-parse", "HEAD"), "main")
     assert (code.changed, code.untracked, code.is_cut) == (("train.py",), ("new.py",), False)
@@ -51,8 +56,7 @@ def test_the_commit_and_what_is_not_committed_are_read(repository: Path):
 
 
 def test_a_clean_repository_has_no_diff(repository: Path):
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert (found.code.changed, found.diff) == ((), b"")
     assert found.code.words == f"{found.code.commit[:10]} main"
 
@@ -60,8 +64,7 @@ def test_a_clean_repository_has_no_diff(repository: Path):
 def test_a_folder_without_a_repository_and_one_without_a_commit(tmp_path: Path):
     assert read_code(tmp_path) is None
     git(tmp_path, "init", "-q")
-    found = read_code(tmp_path)
-    assert found is not None
+    found = code_of(tmp_path)
     assert found.code.trouble == "it has no commit"
 
 
@@ -82,32 +85,28 @@ def test_no_program_that_a_repository_names_is_run(repository: Path, tmp_path: P
     (repository / "train.py").write_text("lr = 2\n")
     for name in ("GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_EDITOR", "GIT_SSH_COMMAND"):
         monkeypatch.setenv(name, str(trap))
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert b"+lr = 2" in found.diff
     assert not sprung.exists(), sprung.read_text()
 
 
 def test_a_filter_whose_name_can_not_be_switched_off_is_refused(repository: Path):
     git(repository, "config", "filter.a=b.clean", "cat")
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert (found.code.commit, found.diff) == ("", b"")
     assert "filter" in found.code.trouble
 
 
 def test_a_repository_of_another_user_is_not_read(repository: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert (found.code.commit, found.code.trouble) == ("", "it belongs to another user")
 
 
 def test_a_large_diff_is_cut(repository: Path, monkeypatch: pytest.MonkeyPatch):
     (repository / "train.py").write_text("x = 1\n" * 1000)
     monkeypatch.setattr(module, "MAX_DIFF", 400)
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert (len(found.diff), found.code.is_cut) == (400, True)
 
 
@@ -118,8 +117,7 @@ def test_git_that_does_not_answer_is_ended(repository: Path, tmp_path: Path, mon
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(module, "TIME_LIMIT", 0.3)
-    found = read_code(repository)
-    assert found is not None
+    found = code_of(repository)
     assert "did not answer" in found.code.trouble
     if (pid := tmp_path / "pid").exists():
         assert not Path(f"/proc/{pid.read_text().strip()}").exists()
