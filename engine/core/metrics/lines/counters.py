@@ -118,5 +118,8 @@ def choose(counters: dict[str, Counter], owner: str, challenger: str) -> str:
         return challenger
     now, other = counters[owner].grade(), counters[challenger].grade()
     if now[:2] == other[:2] and now[1]:
+        done = counters[owner].total is not None and counters[owner].count == counters[owner].total
+        if done and counters[owner].kind == "bare" and counters[challenger].kind == "named":
+            return challenger  # `warmup 100/100 loss 6.5` is over once `step 1/5000 loss 6.4` comes
         return challenger if other[4] > _MORE * now[4] else owner
     return challenger if other > now else owner

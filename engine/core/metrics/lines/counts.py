@@ -105,7 +105,9 @@ class LineCounts:
             self._is_episode = field.name.lower() == "ep"
 
     def take_counts(self) -> None:
-        """Reads steps and epochs by their names, then counts without a name."""
+        """Reads steps and epochs by their names, then counts without a name. A line with a seed and no result lists settings."""
+        if any(_last_word(field) == "seed" for field in self.fields) and not P.measured.search(self.lower):
+            return
         if P.place_of_batch.match(self.text) and len(self.fields) > 2:
             self.epoch, self.step, self.kind, self.counted = 0, 1, "named", "batch"
             self.used.update((0, 1))
