@@ -7,14 +7,14 @@ READY := $(VENV)/.ready
 
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test programs versions versions-ci quick coverage gpu check bench picture clean
+.PHONY: run test programs suites versions versions-ci quick coverage gpu check bench picture clean
 
 run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
 
 # Tests of runs mostly wait for processes, so that two cores have work for six workers.
 test: $(READY)
-	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/programs --ignore tests/versions $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/programs --ignore tests/versions --ignore tests/peers $(PYTEST_ARGS)
 
 # Environments of users: each torch and Python that docs/install.md lists, one after the other, because an older torch takes 5 GB.
 versions: $(READY)
@@ -28,6 +28,11 @@ versions-ci: $(READY)
 programs: $(READY)
 	$(BIN)/python -m tests.programs.environment
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS) tests/programs
+
+# torch's own tests of process groups over gloo, mpi (Open MPI, MPICH) and ucc; docs/suites.md has the counts.
+suites: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) tests/peers
+	$(BIN)/python docs/suites.py
 
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)

@@ -27,6 +27,7 @@ from torch.testing._internal.common_utils import TestCase
 
 import rankdeck.c10d.mpi
 import rankdeck.c10d.ucc  # noqa: F401 - so that torch knows them
+from tests.peers.ground import Ground
 
 BACKEND = sys.argv[1]
 
@@ -69,9 +70,9 @@ sys.exit = exit_or_skip
 GLOOS: Any = load_suite("gloo")
 MPIS: Any = load_suite("mpi")
 OURS: Any = load_suite(BACKEND) if BACKEND != "mpi" else MPIS
-os.environ["BACKEND"] = (
-    "mpi"  # by which some tests skip themselves while they run; those of MPI are done with three ranks
-)
+IS_CONTROL = BACKEND == "gloo"  # which runs only the tests that torch has for it
+os.environ["BACKEND"] = "gloo" if IS_CONTROL else "mpi"
+"""By which some tests skip themselves while they run; those of MPI are done with three ranks."""
 
 
 class InThisJob(TestCase):
@@ -126,9 +127,11 @@ def main() -> None:
     recorder = Recorder()
     for name in sorted(set(unittest.TestLoader().getTestCaseNames(Suite)).difference(left_out)):
         Suite(name).run(recorder)  # type: ignore[no-untyped-call]
-        for other in (GlooSuite, MpiSuite):
+        for other in () if IS_CONTROL else (GlooSuite, MpiSuite):
             if recorder.verdicts[name].startswith("skipped"):
                 other(name).run(recorder)  # type: ignore[no-untyped-call]
+    for name in unittest.TestLoader().getTestCaseNames(Ground):
+        Ground(name).run(recorder)
     (results / f"{dist.get_rank()}.json").write_text(json.dumps(recorder.verdicts))
     dist.destroy_process_group()
 
