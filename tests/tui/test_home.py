@@ -88,12 +88,6 @@ async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEn
         await until_seen(pilot, "progress   step 41/100", "loss       1.5")
 
 
-async def test_a_preview_that_fails_shows_its_reason_and_the_next_step(engine: FakeEngine):
-    engine.entries.append(entry(profile("strange", backend="ucx"), engine.folder))
-    async with showing(RankdeckApp(engine), "strange", size=(120, 40)) as pilot:
-        await after(pilot, "end", "there is no backend 'ucx'")
-
-
 async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
     engine.hold_launch = asyncio.Event()
     app = RankdeckApp(engine)

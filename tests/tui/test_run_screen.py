@@ -319,16 +319,6 @@ async def test_a_run_from_the_command_line_that_does_not_exist_ends_the_app_with
 # --- panes and the log -----------------------------------------------------------------------------------------------
 
 
-async def test_enter_gives_the_log_the_screen_and_esc_takes_it_back(app: RankdeckApp, run: FakeRun):
-    for number in range(40):
-        run.write(1, f"line {number} of rank 1\n")
-    async with showing(app, "● running") as pilot:
-        await after(pilot, "down enter", "Log: rank 1 on localhost", "line 39 of rank 1", "line 24 of rank 1")
-        assert not app.screen.query_one(RankTable).display
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen.query_one(RankTable).has_focus, "the table")
-
-
 async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_log(
     engine: FakeEngine, run: FakeRun, app: RankdeckApp
 ):
@@ -338,20 +328,6 @@ async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_lo
         await pilot.press("enter")
         engine.attach_errors = []
         await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
-
-
-async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: FakeRun):
-    for number in range(200):
-        run.write(0, f"line {number} {'needle [red' if number in (20, 90) else ''}\n")
-    async with showing(app, "line 199") as pilot:
-        await pilot.press("3", "slash", *"needle", "left_square_bracket")
-        await until_seen(pilot, "can't be sought: unterminated character set")
-        await after(pilot, "backspace enter", "line 90 needle [red", "match 2 of 2 for 'needle'")
-        await after(pilot, "N", "line 20 needle [red", "match 1 of 2")
-        await after(pilot, "N", "line 90 needle [red", "wrapped to the last: match 2 of 2 for 'needle'")
-        await after(pilot, "n", "line 20 needle [red", "wrapped to the first: match 1 of 2")
-        await after(pilot, "escape", gone="'needle'")
-        await after(pilot, "f", "line 199", "follow")
 
 
 async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
