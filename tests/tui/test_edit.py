@@ -345,28 +345,6 @@ async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: 
         await until_seen(pilot, "Plan: quickstart (yours)")
 
 
-async def test_an_own_profile_is_saved_to_its_own_file(app: RankdeckApp, engine: FakeEngine):
-    async with showing(app, "Plan: quickstart") as pilot:
-        await after(pilot, "j", "Plan: mine")
-        await after(pilot, "e", "Edit: mine")
-        await after(pilot, "f3", "saved: ")
-        assert engine.saved[0][1] == engine.folder / "mine.toml"
-
-
-async def test_a_renamed_profile_becomes_another_file_beside_the_old_one(app: RankdeckApp, engine: FakeEngine):
-    engine.entries.append(entry(profile("theirs"), engine.folder))
-    async with showing(app, "Plan: quickstart") as pilot:
-        await after(pilot, "j", "Plan: mine")
-        await after(pilot, "e", "Edit: mine")
-        for key in ("ctrl+u", "ctrl+k"):
-            await pilot.press(key)
-        await after(pilot, (*"theirs", "f3"), "Replace theirs?", "Cancel")
-        await after(pilot, "enter", gone="Replace theirs?")
-        assert engine.saved == []
-        await after(pilot, "end 2 f3", "saved: ")
-        assert engine.saved[0][1] == engine.folder / "theirs2.toml"
-
-
 async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp_path: Path):
     async with form(app, "e") as pilot:
         await after(pilot, "f4", "Save as", ".rankdeck/quickstart.toml")
@@ -389,14 +367,6 @@ async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engi
             await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
             await until(pilot, lambda listed=listed: engine.folders == listed, "the folder")  # type: ignore[misc]
             await after(pilot, "escape", on=HomeScreen)
-
-
-async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app: RankdeckApp, engine: FakeEngine):
-    engine.entries.append(entry(profile("quickstart-copy"), engine.folder))
-    async with form(app, "d", "New: quickstart-copy-2") as pilot:
-        await after(pilot, "ctrl+s", "saved: ")
-        assert engine.saved[0][0].name == "quickstart-copy-2"
-        assert engine.saved[0][1] is None
 
 
 async def test_a_duplicate_of_a_profile_of_the_folder_is_saved_beside_it(app: RankdeckApp, engine: FakeEngine):

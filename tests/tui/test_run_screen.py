@@ -27,19 +27,6 @@ from tui.text.run import header_lines
 from tui.widgets.rank_table import RankTable
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_everything_essential_is_seen_at_once(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    for step in range(1, 9):
-        run.tick(step, loss=3.0 - step / 10)
-    run.write(0, "hello from rank 0\n")
-    async with app.run_test(notifications=True, size=size) as pilot:
-        text = await until_seen(pilot, "● running", "step   8/100", "4/4 ranks", "ETA", "2.20", "hello from rank 0")
-        assert "10.0k tok/s" in text
-        assert "r restart" in text
-        assert "q detach" in text
-        assert text.count("● running") == 5
-
-
 async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -430,18 +417,6 @@ async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp,
         await after(pilot, "4", "event [/ [red")
         await pilot.press("end")
         await after(pilot, "s", "Stop [/x[red?")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_events_are_shown_from_their_end_and_follow_it(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    for number in range(60):
-        run.change(event=(f"event {number} of many", "info"))
-    async with showing(app, "● running", size=size) as pilot:
-        await after(pilot, "4", "event 59 of many")
-        run.change(event=("event 60 of many", "info"))
-        await until_seen(pilot, "event 60 of many")
-        await pilot.resize_terminal(size[0], size[1] - 4)
-        await until_seen(pilot, "event 60 of many")
 
 
 async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):

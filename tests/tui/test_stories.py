@@ -15,6 +15,7 @@ After it come keys and looks; a look waits for what it says, except those that b
     see A | B, gone A, without A | B, count 2 A, at SCREEN, leave SCREEN, not_at SCREEN, focus SELECTOR, focused, cursor RANK, value LINE TEXT
     known               the app knows the newest of the run
     asked REQUEST; REQUEST      what the supervisor was asked for, or `nothing`; `launched NAMES`, `launches COUNT`, `runs NAMES`: of the engine
+    saved PROFILE FILE          the profiles that were saved, and where: `new` is a new file; none of them: nothing
     left, parting TEXT  the app ends, and prints this text or nothing
 """
 
@@ -139,6 +140,7 @@ class Teller:
     def looks(self, app: RankdeckApp, words: str) -> dict[str, Callable[[], bool]]:
         """What can be so, by the verb that says it."""
         number, _, counted = words.partition(" ")
+        saved = texts(words) if words else []
         return {
             "asked": lambda: self.run is not None and self.run.asked == requests(words),
             "at": lambda: type(app.screen).__name__ == words,
@@ -154,6 +156,7 @@ class Teller:
             "parting": lambda: (app.parting or "") == words,
             "runs": lambda: list(self.engine.live) == words.split(),
             "runs_on": lambda: app.is_running,
+            "saved": lambda: [f"{one.name} {path.name if path else 'new'}" for one, path in self.engine.saved] == saved,
             "theme": lambda: app.theme == words,
         }
 
