@@ -22,14 +22,6 @@ from tui.theme import NoColours
 from tui.widgets.rank_table import RankTable
 
 
-async def test_q_on_home_leaves(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart") as pilot:
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.return_code in (0, None)
-
-
 async def test_ctrl_c_ends_nothing_and_says_how_to_leave(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with showing(app, "Plan: quickstart") as pilot:

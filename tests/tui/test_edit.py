@@ -21,7 +21,7 @@ from tests.tui.seen import after, showing, text_of, type_at_once, until, until_s
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, BACKEND, fields
-from tui.screens.confirm import AskScreen, LeaveScreen
+from tui.screens.confirm import AskScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
@@ -237,15 +237,6 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
         await until(pilot, lambda: len(app.screen_stack) == 1, "home: the run has taken the place of the form")
 
 
-async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
-    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
-        nodes = line(app, "layout.nodes")
-        nodes.focus()
-        await after(pilot, "end backspace 8", "8 ranks on 1 node", "│ 6│ 7│")
-        line(app, f"{ARGUMENT}steps").focus()
-        await after(pilot, (*"123",), "gpt.py --steps 123")
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stops_no_launch(
     app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
@@ -387,17 +378,6 @@ async def test_a_profile_that_can_not_be_written_is_said_and_the_form_stays(
     async with form(app, "e") as pilot:
         await after(pilot, "ctrl+s", "quickstart was not saved", "/x/[/a.toml: can't be written")
         await after(pilot, "escape", "Edit: quickstart")
-
-
-async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
-    async with form(app, "e") as pilot:
-        await after(pilot, "escape", on=HomeScreen)
-        await opened(pilot, "e")
-        await after(pilot, "x escape", "Leave without saving?", "Stay")
-        assert isinstance(app.screen, LeaveScreen)
-        await after(pilot, "enter", on=EditScreen)
-        assert line(app, "name").value == "xquickstart" or line(app, "name").value == "quickstartx"
-        await after(pilot, "backspace escape y", on=HomeScreen)
 
 
 async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(

@@ -42,17 +42,6 @@ async def test_the_history_shows_what_differs_and_compares_with_the_run_before(
         await after(pilot, "q", on=HomeScreen)
 
 
-async def test_marked_runs_are_deleted_after_a_question(engine: FakeEngine):
-    async with showing(RankdeckApp(engine), "gpt-aaaa", size=(100, 30)) as pilot:
-        await after(pilot, "H", "3 runs")
-        await after(pilot, "space space", "2 marked")
-        await after(pilot, "x", "Delete 2 runs?", "linear-cccc")
-        await pilot.press("enter")
-        assert len(engine.live) == 3
-        await after(pilot, "x y", "1 run,")
-        assert list(engine.live) == ["gpt-aaaa"]
-
-
 async def test_a_filter_a_note_and_a_star(engine: FakeEngine):
     async with showing(RankdeckApp(engine), "gpt-aaaa", size=(120, 30)) as pilot:
         await after(pilot, "H", "3 runs")

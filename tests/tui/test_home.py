@@ -27,15 +27,6 @@ def test_the_plan_offers_the_modules_that_ranks_imported_slowly():
     assert 'launch.preload = ["transformers.trainer"]' in text
 
 
-async def test_values_of_secret_variables_are_not_shown(engine: FakeEngine):
-    secret = profile("hidden", more='[env]\nHF_TOKEN = "swordfish"\nOMP_NUM_THREADS = "3"\n')
-    engine.entries = [entry(secret, engine.folder)]
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "OMP_NUM_THREADS=3", "HF_TOKEN=•••")
-        assert "swordfish" not in text
-
-
 async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(engine: FakeEngine):
     error = "broken.toml:3: layout.ranks: unknown key [/red"
     engine.entries.append(
@@ -68,13 +59,6 @@ async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
         await until(pilot, lambda: (tmp_path / "asked").exists())
         await until(pilot, lambda: any("broken.toml:3 was open" in notice.message for notice in app._notifications))
     assert (tmp_path / "asked").read_text().split() == ["+3", str(path)]
-
-
-async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
-    async with showing(RankdeckApp(engine), "quickstart") as pilot:
-        engine.entries.append(entry(profile("later"), engine.folder))
-        await until_seen(pilot, "later  ")
 
 
 async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from textual.worker import WorkerState
 
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import after, run_screen, showing, until, until_gone, until_seen
+from tests.tui.seen import after, showing, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.stacks import StacksScreen
 from tui.text.run import stacks_text
@@ -71,16 +71,6 @@ async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):
         await until(pilot, lambda: app.screen.query_one(TextPane).has_focus, "the stacks")
         await after(pilot, "end", "call_199")
         await after(pilot, "g space", gone="call_0 ")
-
-
-async def test_a_run_that_has_ended_offers_no_stacks(app: RankdeckApp, run: FakeRun):
-    async with showing(app, "t stacks", size=(120, 40)) as pilot:
-        run.end()
-        await until_gone(pilot, "t stacks")
-        await pilot.press("t")
-        await pilot.pause()
-        assert app.screen is run_screen(app)
-        assert run.asked == []
 
 
 async def test_hostile_paths_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):
