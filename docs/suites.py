@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/suites.md"
+CONTROL = ROOT / "tests/data/gloo_control.json"
 LISTS = ROOT / "tests/data/torch_suite.toml"
 
 HEAD = """# torch's own tests
@@ -47,12 +48,31 @@ def reasons() -> str:
     )
 
 
+def control() -> str:
+    """What gloo makes of the calls that are an error over mpi and ucc."""
+    found: dict[str, list[str]] = json.loads(CONTROL.read_text())
+    worst = ["a signal", "a hang", "no error on any rank", "an error"]
+    counts = dict.fromkeys(worst, 0)
+    for texts in found.values():
+        said = " ".join(
+            "a signal" if one.startswith("signal") else "a hang" if one == "hangs" else one for one in texts
+        )
+        silent = all(one in ("", "no error") for one in texts)
+        counts["no error on any rank" if silent else next((one for one in worst[:2] if one in said), "an error")] += 1
+    return (
+        f"\n## Wrong calls\n\n{len(found)} wrong calls with two ranks (`tests/data/tables/c10d/wrong_calls.toml`): over mpi (Open MPI, MPICH) and ucc, each ends in an error that "
+        "names the operation or the\nrank at fault. gloo, the control (`tests/data/gloo_control.json`), gave: "
+        + ", ".join(f"{kind} {count} times" for kind, count in counts.items())
+        + ". Some of them\nare allowed over gloo.\n"
+    )
+
+
 def main() -> None:
     """Writes the page."""
     files = sorted((ROOT / "build/suites").glob("*.json"))
     if not files:
         sys.exit("run `make suites` first")
-    PAGE.write_text(HEAD + "".join(map(row, files)) + reasons())
+    PAGE.write_text(HEAD + "".join(map(row, files)) + reasons() + control())
 
 
 if __name__ == "__main__":

@@ -183,7 +183,8 @@ def run_forked(calls: list[Wrong], found: dict[str, str], folder: Path) -> None:
                 os.kill(pid, 9)
         signal = os.waitstatus_to_exitcode(status[1])
         if not result.exists():
-            result.write_text("hangs" if signal == -9 else f"signal {-signal}")
+            ended = f"signal {-signal}" if signal < 0 else f"status {signal}"
+            result.write_text("hangs" if signal == -9 else ended)
         found[wrong.name] = result.read_text()
         while not all(
             (folder / f"{number}.{one}").exists() for one in range(world)
