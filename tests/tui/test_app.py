@@ -22,13 +22,6 @@ from tui.theme import NoColours
 from tui.widgets.rank_table import RankTable
 
 
-async def test_ctrl_c_ends_nothing_and_says_how_to_leave(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart") as pilot:
-        await after(pilot, "ctrl+c", "q goes back or leaves.")
-        assert app.is_running
-
-
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])
 async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: FakeEngine, key: str):
     engine.add_run("other-9999")
@@ -42,17 +35,6 @@ async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: Fake
         assert "duplicate (d)" not in text_of(app)
         await pilot.press(*"restart")
         await after(pilot, "enter", "Restart other?")
-
-
-async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngine):
-    run = engine.add_run("over-1212")
-    run.end()
-    app = RankdeckApp(engine, open_run="over-1212")
-    async with showing(app, "✔ succeeded", size=(120, 40)) as pilot:
-        await after(pilot, "colon", "events (4)")
-        text = text_of(app)
-        assert "stop (s)" not in text
-        assert "kill (x)" not in text
 
 
 async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):
