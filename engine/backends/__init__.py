@@ -81,7 +81,7 @@ def settings_of(name: str, rejoin: Rejoin, *, one_machine: bool, permit: Permit)
             )
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
-    if first.mpi is not None and (rejoin == "mpi" or (rejoin == "auto" and one_machine and mpi.keeps_speed(first.mpi))):
+    if first.mpi is not None and rejoin == "mpi":
         first = mpi.with_ulfm(first, first.mpi, one_machine)
     if rejoin == "off":
         first = replace(first, start_together='backend.rejoin is "off"', rejoins_over="")

@@ -142,11 +142,6 @@ def with_ulfm(settings: BackendSettings, mpi: Mpi, one_machine: bool) -> Backend
     return replace(settings, mpi=replace(mpi, uses_ulfm=True), rejoins_over=settings.name)
 
 
-def keeps_speed(mpi: Mpi) -> bool:
-    """Whether an MPI has ULFM, and is as fast with it: it does not use InfiniBand then, which UCX would."""
-    return not os.path.isdir("/sys/class/infiniband") and _has_ulfm(mpi)
-
-
 def _has_ulfm(mpi: Mpi) -> bool:
     library = Path(mpi.path).resolve().parent.parent / "lib" / _OPEN_MPI
     return mpi.has_prrte and library.exists() and b"MPIX_Comm_revoke" in library.read_bytes()

@@ -45,27 +45,34 @@ class MpiJob:
     def form(self, arrivals: Sequence[Arrival], timeout: float) -> None:
         """Makes the process group over MPI. Raises RuntimeError; this process can't try again then."""
         Background.uses_callers = False
-        role, self.role = self.role, ""
+        is_in, self.role = self.role == "in", ""
         if self._standing.generation:
-            rank, missing = self._standing.rank, [one.rank for one in arrivals if one.role == "new"]
-            prefix = f"{os.path.dirname(os.environ['RANKDECK_HANDOVER'])}/mpi_{self._standing.generation}_"
-            if role == "in":
-                from rankdeck.c10d._mpi import job
+            missing = [one.rank for one in arrivals if one.role == "new"]
+            ulfm.wait_in_thread(lambda: self._join(missing, timeout, is_in=is_in), self._is_lost)
+        else:
+            self._meet(timeout)
+        self.role = "in"
 
-                world = self._wait(lambda: ulfm.regroup(job.world(), rank, missing, prefix))
-            else:
-                world = self._wait(lambda: ulfm.come_back(rank, missing, prefix, self._is_lost))
-                from rankdeck.c10d._mpi import job
-            job.begin_generation(world, timeout)
+    def _join(self, missing: Sequence[int], timeout: float, *, is_in: bool) -> None:
+        """Makes one MPI job of those that are `missing` and the others. `is_in`: this process is one of the others."""
+        rank, generation = self._standing.rank, self._standing.generation
+        prefix = f"{os.path.dirname(os.environ['RANKDECK_HANDOVER'])}/mpi_{generation}_"
+        if is_in:
+            from rankdeck.c10d._mpi import job
+
+            world = ulfm.regroup(job.world(), rank, missing, prefix)
+        else:
+            world = ulfm.come_back(rank, missing, prefix, self._is_lost)
+            from rankdeck.c10d._mpi import job
+        job.begin_generation(world, timeout)
+        self._meet(timeout)
+
+    def _meet(self, timeout: float) -> None:
         init_process_group(timeout=timeout)
         if self._keeps_mpi:
             from rankdeck.c10d._mpi import job
 
-            self._places = self._wait(lambda: job.world().allgather(ulfm.place()))
-        self.role = "in"
-
-    def _wait(self, function: Callable[[], ulfm.R]) -> ulfm.R:
-        return ulfm.wait_in_thread(function, self._is_lost)
+            self._places = job.world().allgather(ulfm.place())
 
     def see_loss(self) -> None:
         """Ends each wait for other ranks. Any thread may call this."""

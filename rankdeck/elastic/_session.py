@@ -296,7 +296,8 @@ class _Session:
             except StateError:
                 raise
             except RuntimeError as error:
-                if self._is_lost() or self.is_over_mpi or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
+                is_first = self.is_over_mpi and self.standing.generation == 0  # MPI can be initialised once
+                if self._is_lost() or is_first or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
                     raise
                 self._board().put("result", _AGAIN)
                 rank, said = self.standing.rank, words_of(error)

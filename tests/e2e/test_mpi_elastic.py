@@ -36,7 +36,7 @@ def launch(rankdeck, write_script, write_profile, work, way) -> Callable[..., st
         (work / "hold").touch()
         recipe = {"script": str(write_script("train.py", text)), "args": ["120", "0.01"]}
         settings = {"on_failure": "restart", "max_restarts": 9, **settings}
-        backend = {"name": "mpi", "rejoin": rejoin or ("gloo" if way == "wheel" else "auto")}
+        backend = {"name": "mpi", "rejoin": rejoin or ("mpi" if way == "ulfm" else "auto")}
         run: str = rankdeck.launch(write_profile(recipe, ranks=ranks, backend=backend, launch=settings))
         return run
 
@@ -54,7 +54,11 @@ def kill(deck: Deck, run: str, way: str, step: int, *victims: int) -> None:
     after = reached(deck, run, furthest + 1)
     assert_kept(deck, run, before, after, *({*range(len(before))} - {*victims}))
     assert (after["attempt"], after["backend"]) == (0, "mpi")
-    assert after["doing"] == ("" if way == "ulfm" else "over gloo instead of mpi until the next attempt")
+    ways = [
+        "over gloo instead of mpi until the next attempt",
+        "",
+    ]  # also with ULFM over gloo, if Open MPI can't meet again
+    assert after["doing"] in ways[: 2 if way == "ulfm" else 1]
 
 
 @pytest.mark.parametrize("victims", [[0], [1], [0, 2]], ids=str)
@@ -62,11 +66,12 @@ def test_dead_ranks_come_back_and_no_step_is_lost(rankdeck, launch, way, victims
     run = launch()
     kill(rankdeck, run, way, 20, *victims)
     kill(rankdeck, run, way, 60, 2)
+    is_over_mpi = not rankdeck.status(run)["doing"]
     said = result(rankdeck, run, 3)
     assert said.startswith("returned 120 960")
     assert {rank["exit"] for rank in rankdeck.status(run)["ranks"]} == {0}
     wait_until(lambda: not rankdeck.processes())
-    if way == "ulfm":
+    if is_over_mpi:
         assert said == result(rankdeck, launch(), 3)  # of a training that nothing interrupts
 
 

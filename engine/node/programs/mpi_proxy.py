@@ -69,9 +69,9 @@ def main() -> int:
         sys.stderr.write("rankdeck: mpirun sets none of " + ", ".join(RANKS) + "\n")
         return 1
     env = {**os.environ, "MPI_PLACE": str(os.getpid())}
-    if len(sys.argv) == 4:  # ranks have started this one for a new rank, which finds its environment in a file
-        prefix, _, ranks = sys.argv[3].rpartition(" ")
-        path, rank = f"{prefix}{rank}", int(ranks.split(",")[rank])
+    if len(sys.argv) == 4:  # other ranks have started this one for a new rank, which finds its environment in a file
+        prefix, _, number = sys.argv[3].rpartition(" ")
+        path, rank = f"{prefix}{number}", int(number)
         with open(f"{path}.new", "w") as file:
             json.dump(env, file)
         os.rename(f"{path}.new", path)

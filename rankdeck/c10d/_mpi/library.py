@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rankdeck.c10d._mpi.segments import own_folder
 
@@ -18,9 +18,10 @@ _MPICH, _DEBIANS_MPICH = "libmpi.so.12", "libmpich.so.12"
 _owns = False
 
 
-def load() -> None:
-    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. Raises RuntimeError: mpi4py or the
-    MPI library is missing, supports only one thread, or differs from the library of mpirun."""
+def load(initialize: Callable[[], object] | None = None) -> None:
+    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. `initialize`: does that; None: mpi4py,
+    which holds the lock of the interpreter meanwhile. Raises RuntimeError: mpi4py or the MPI library is missing, supports only one thread,
+    or differs from the library of mpirun."""
     global _owns
     try:
         import mpi4py
@@ -45,7 +46,7 @@ def load() -> None:
         raise RuntimeError("MPI is finalised already, and can't be initialised again in this process")
     if not MPI.Is_initialized():
         with own_folder():
-            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+            initialize() if initialize is not None else MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _owns = True
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError(

@@ -8,6 +8,7 @@ ranks on that machine kill the process of mpirun when they learn of the death.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -27,6 +28,10 @@ R = TypeVar("R")
 PLACE = "MPI_PLACE"  # variable with the pid of the process of mpirun that holds the place of this rank
 
 _GIVEN = ("OMPI_", "OPAL_", "PMIX_", "PRTE_", "MPI_")  # prefixes of variables that mpirun sets for ranks
+
+LONGEST_TIME = 20.0
+"""Seconds in which the ranks meet in MPI again; otherwise they do over gloo. One new rank takes 1 to 5 s, on a busy machine too. Open MPI itself
+gives up after a minute."""
 
 POLL_INTERVAL = 0.002
 
@@ -57,7 +62,8 @@ def _start(pid: int) -> int:
 
 
 def wait_in_thread(function: Callable[[], R], is_over: Callable[[], bool]) -> R:
-    """Returns the result of a function that may hang, and so runs in a thread. Raises RuntimeError if `is_over` returns True before."""
+    """Returns the result of a function that may hang, and so runs in a thread. Raises RuntimeError: `is_over` returned True, or the time
+    is over."""
     found: list[R] = []
     errors: list[BaseException] = []
 
@@ -69,13 +75,14 @@ def wait_in_thread(function: Callable[[], R], is_over: Callable[[], bool]) -> R:
 
     thread = threading.Thread(target=run, name="rankdeck mpi rejoin", daemon=True)
     thread.start()
+    end = time.monotonic() + LONGEST_TIME
     while thread.is_alive():
-        if is_over():
+        if is_over() or time.monotonic() > end:
             stuck.end_or_sleep([thread])
             raise RuntimeError("a peer is lost")
         thread.join(POLL_INTERVAL)
     if errors:
-        raise errors[0]
+        raise RuntimeError(f"a peer may be lost: {errors[0]}") from errors[0]
     return found[0]
 
 
@@ -91,20 +98,27 @@ def regroup(world: MPI.Intracomm, rank: int, missing: Sequence[int], prefix: str
     from mpi4py import MPI
 
     left = world.Shrink()
-    left.Set_errhandler(MPI.ERRORS_RETURN)
-    with open(f"/proc/{os.environ[PLACE]}/cmdline") as file:
-        command = file.read().rstrip("\0").split("\0")
-    words = f"{prefix} {','.join(map(str, missing))}"
-    command = command[: command.index("-S") + 4]
     assert isinstance(left, MPI.Intracomm)
-    between = left.Spawn(command[0], [*command[1:], words], maxprocs=len(missing))
-    merged = between.Merge(high=False)
-    return _in_order(merged, rank)
+    return _in_order(_start_all(left, missing, prefix), rank)
+
+
+def _start_all(comm: MPI.Intracomm, missing: Sequence[int], prefix: str) -> MPI.Intracomm:
+    """Starts a process of mpirun for each rank, and merges the rank with a communicator. Each is a job of its own: where several are one, Open MPI
+    5.0 may end the others when one of them dies."""
+    from mpi4py import MPI
+
+    for number in missing:
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        with open(f"/proc/{os.environ[PLACE]}/cmdline") as file:
+            command = file.read().rstrip("\0").split("\0")
+        command = command[: command.index("-S") + 4]
+        comm = comm.Spawn(command[0], [*command[1:], f"{prefix} {number}"]).Merge(high=False)
+    return comm
 
 
 def come_back(rank: int, missing: Sequence[int], prefix: str, is_over: Callable[[], bool]) -> MPI.Intracomm:
     """Takes the place that the other ranks have made for this one, and initialises MPI. Returns a communicator of all ranks."""
-    path = f"{prefix}{sorted(missing).index(rank)}"
+    path = f"{prefix}{rank}"
     while not os.path.exists(path):
         if is_over():
             raise RuntimeError("a peer is lost")
@@ -113,13 +127,23 @@ def come_back(rank: int, missing: Sequence[int], prefix: str, is_over: Callable[
         given = json.load(file)
     os.unlink(path)
     os.environ.update({name: value for name, value in given.items() if name.startswith(_GIVEN)})
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    os.environ.update(OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_mpi_initial_errhandler="mpi_errors_return")
     from rankdeck.c10d._mpi import library
 
-    library.load()
+    library.load(_initialize)
     from mpi4py import MPI
 
-    return _in_order(MPI.Comm.Get_parent().Merge(high=True), rank)
+    parent = MPI.Comm.Get_parent()
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF, parent):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+    later = missing[missing.index(rank) + 1 :]
+    return _in_order(_start_all(parent.Merge(high=True), later, prefix), rank)
+
+
+def _initialize() -> None:
+    """Initialises Open MPI without the lock of the interpreter: it waits for the ranks that have started this process, and they may be lost."""
+    multiple, provided = 3, ctypes.c_int()
+    ctypes.CDLL("libmpi.so.40").MPI_Init_thread(None, None, multiple, ctypes.byref(provided))
 
 
 def _in_order(merged: MPI.Intracomm, rank: int) -> MPI.Intracomm:
