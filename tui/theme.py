@@ -58,9 +58,10 @@ class NoColours(LineFilter):
 @lru_cache(1024)
 def _plain(style: Style, background: Color) -> Style:
     paper = background if style.bgcolor is None else Color.from_rich_color(style.bgcolor)
+    plain = style.without_color + Style.from_meta(style.meta)  # clicks ask for what is there
     if abs(paper.brightness - background.brightness) > STANDS_OUT:
-        return style.without_color + Style(reverse=not style.reverse)
-    return style.without_color
+        return plain + Style(reverse=not style.reverse)
+    return plain
 
 
 class FewColours(LineFilter):
@@ -97,7 +98,7 @@ _LEAST_SATURATION = 0.25  # from which on a colour is no grey
 @lru_cache(4096)
 def _of_sixteen(style: Style, background: Color | None) -> Style:
     if style.color is not None and style.color == style.bgcolor:
-        return style.without_color + Style(color=style.color)
+        return style.without_color + Style(color=style.color, meta=style.meta)
     if background is None:
         return style
     plain = _plain(style, background)

@@ -158,7 +158,7 @@ async def test_without_colours_the_terminal_keeps_its_own_and_the_cursor_is_reve
     app = RankdeckApp(FakeEngine(tmp_path))
     async with showing(app, "Plan: quickstart", size=(120, 40)):
         segments = [segment for strip in app.screen._compositor.render_strips() for segment in strip]
-        assert all(not segment.style or segment.style.without_color == segment.style for segment in segments)
+        assert all(not part.style or part.style.color is part.style.bgcolor is None for part in segments)
         reversed_text = "".join(segment.text for segment in segments if _is_reversed(segment))
         assert reversed_text.split() == ["quickstart", "gloo", "localhost:4", "gpt"]
 

@@ -174,9 +174,15 @@ async def test_keys_of_the_focused_pane_come_first_in_bar_help_and_palette(tmp_p
     engine = FakeEngine(tmp_path)
     engine.add_run("quickstart-7f3a")
     async with showing(RankdeckApp(engine, open_run="quickstart-7f3a"), "● running", size=(120, 40)) as pilot:
-        await after(pilot, "2", "m metrics  p choose metric  u smooth  y log scale")
+        await after(pilot, "2", "m metrics  p choose metric  u smooth  Y log scale")
         await after(pilot, ("colon", *"smooth"), "smooth (u)")
         text = await after(pilot, "escape question_mark", "A run: in the chart", "Draw the next metrics")
         assert "Everywhere" not in text.split("A run: in the chart", maxsplit=1)[0]
-        await after(pilot, "escape 3", "/ search  & filter")
+        await after(pilot, "escape 3", "/ search  & grep")
         await after(pilot, ("colon", *"fold"), "fold (z)")
+
+
+def test_a_key_that_ends_restarts_or_saves_something_means_the_same_everywhere():
+    for letter in ("s", "x", "S", "delete", "R", "E"):
+        keys = [key for key in KEYS if letter in key.keys.split(",") and key.where not in ("confirm", "leave")]
+        assert len({key.label.split()[0] for key in keys}) == 1, letter

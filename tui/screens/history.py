@@ -166,10 +166,10 @@ class HistoryScreen(DeckScreen):
             if entry is not self._shown[-1]:
                 self._list.action_cursor_down()
 
-    def action_sort(self) -> None:
-        """Goes on to the next order: the columns, then each metric."""
+    def action_sort(self, step: int) -> None:
+        """Goes on to the next order, or back: the columns, then each metric."""
         orders = [*SORTS, *metric_names(self._entries or ())]
-        self._sort = orders[(orders.index(self._sort) + 1) % len(orders)] if self._sort in orders else orders[0]
+        self._sort = orders[(orders.index(self._sort) + step) % len(orders)] if self._sort in orders else orders[0]
         self._reverse = False
         self._show()
 
