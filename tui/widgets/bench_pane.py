@@ -52,10 +52,6 @@ class BenchChart(Chart):
 class BenchPane(TextPane):
     """The table; if there is room, the curves are beside it, else one key goes from one to the next."""
 
-    DEFAULT_CSS = """
-    BenchPane > BenchChart { dock: right; height: 100%; background: $background; }
-    """
-
     def __init__(self, *, id: str, ascii: bool, slow: bool) -> None:
         super().__init__(id=id, ascii=ascii)
         self._chart = BenchChart(ascii=ascii, slow=slow)

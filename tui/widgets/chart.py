@@ -34,17 +34,6 @@ class Chart(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chart--title", "chart--frame", "chart--empty"}
 
-    DEFAULT_CSS = """
-    Chart {
-        background: $surface;
-        color: $foreground;
-
-        & > .chart--title { text-style: bold; }
-        & > .chart--frame { color: $text-muted; }
-        & > .chart--empty { color: $text-muted; }
-    }
-    """
-
     class Drawn(Message, bubble=False):
         """The thread has finished a picture."""
 

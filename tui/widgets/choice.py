@@ -25,11 +25,6 @@ class Choice(Widget, can_focus=True):
 
     BINDINGS = bindings("choice")
 
-    DEFAULT_CSS = """
-    Choice { height: 1; width: 1fr; text-wrap: nowrap; text-overflow: clip; &:focus { background: $block-cursor-blurred-background; } }
-    Choice:focus:nocolor { text-style: reverse; }
-    """
-
     class Changed(Message):
         def __init__(self, choice: Choice) -> None:
             super().__init__()

@@ -16,21 +16,6 @@ from tui.widgets.command_line import CommandLine
 class FormRow(Horizontal):
     """A line of a form. Its widget is `line`. `takes_commands`: a pasted launch command is a message, not text."""
 
-    DEFAULT_CSS = """
-    FormRow {
-        height: auto; layout: grid; grid-size: 2; grid-columns: 17 1fr; grid-rows: 1 auto auto;
-        Label { color: $text-muted; width: 16; }
-        Input { width: 1fr; background: $surface; }
-        Input:focus { background: $block-cursor-blurred-background; &>.input--suggestion { text-style: italic; } }
-        Static.problem { column-span: 2; color: $text-error; padding-left: 17; display: none; height: auto; }
-        Static.warning { column-span: 2; color: $text-warning; padding-left: 17; display: none; height: auto; }
-        &.-warned Static.warning { display: block; }
-        &.-wrong Label { color: $text-error; text-style: bold; }
-        &.-wrong Static.problem { display: block; }
-        &.-group { margin-top: 1; }
-    }
-    """
-
     class Resized(Message):
         """The row needs more lines or fewer, or has moved."""
 

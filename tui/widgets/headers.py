@@ -13,10 +13,6 @@ from tui.text.run import header_lines
 class TitleBar(Widget):
     """Two pieces of plain text in one line; the left one has precedence."""
 
-    DEFAULT_CSS = """
-    TitleBar { height: 1; padding: 0 1; color: $text-muted; }
-    """
-
     def __init__(self, title: str, note: str = "", *, ascii: bool) -> None:
         super().__init__()
         self._ascii = ascii
@@ -38,10 +34,6 @@ class TitleBar(Widget):
 
 
 class RunHeader(Widget):
-    DEFAULT_CSS = """
-    RunHeader { height: 2; padding: 0 1; }
-    """
-
     def __init__(self, *, ascii: bool) -> None:
         super().__init__()
         self._ascii = ascii

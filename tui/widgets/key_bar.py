@@ -42,10 +42,6 @@ class KeyBar(Widget):
 
     ALLOW_SELECT: ClassVar[bool] = False
 
-    DEFAULT_CSS = """
-    KeyBar { dock: bottom; height: 1; padding: 0 1; background: $footer-background; color: $text-muted; }
-    """
-
     def on_mount(self) -> None:
         self._spans: list[tuple[int, int, str]] = []
         self.screen.bindings_updated_signal.subscribe(self, self._changed)

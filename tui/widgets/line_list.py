@@ -20,10 +20,6 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
     BINDINGS = bindings("list")
     OPEN: ClassVar[str]
 
-    DEFAULT_CSS = """
-    LineList { height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size-vertical: 1; padding: 0; }
-    """
-
     def __init__(self, *, id: str, empty: str) -> None:
         """`empty` is shown while there is no entry."""
         super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)

@@ -26,16 +26,6 @@ LEAST_PART = 0.02  # smallest part of a run that is drawn
 class RunCharts(Container, can_focus=True):
     BINDINGS = bindings("chart")
 
-    DEFAULT_CSS = """
-    RunCharts { layout: grid; grid-size: 2; }
-    RunCharts > Chart { background: $background; margin: 0 1; }
-    .-narrow RunCharts { grid-size: 1; }
-    RunCharts.-charts-1 { grid-size: 1; }
-    RunCharts.-charts-4 { grid-size: 2; }
-    RunCharts.-charts-6 { grid-size: 3; }
-    .-narrow RunCharts.-charts-6 { grid-size: 2; }
-    """
-
     class Changed(Message):
         """The user wants another number of charts."""
 

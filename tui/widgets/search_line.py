@@ -8,10 +8,6 @@ from textual.widgets import Input
 class SearchLine(Input):
     """Hidden until it is opened; esc closes it. `changed` gets every text that is typed, `done` the one that enter confirms."""
 
-    DEFAULT_CSS = """
-    SearchLine { height: 1; padding: 0 1; }
-    """
-
     def __init__(
         self, id: str, placeholder: str, *, changed: Callable[[str], object], done: Callable[[str], object]
     ) -> None:

@@ -25,11 +25,6 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
 
     BINDINGS = bindings("list")
 
-    DEFAULT_CSS = """
-    TextPane { padding: 0 1; scrollbar-size: 0 1; scrollbar-gutter: stable; }
-    TextPane > Static { width: 1fr; }
-    """
-
     def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:
         """`focus`: whether the pane takes the keys."""
         super().__init__(id=id, classes="pane", can_focus=focus)
