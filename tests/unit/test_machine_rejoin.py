@@ -9,8 +9,7 @@ from engine.core.metrics.progress import RankProgress
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
-from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED
-from engine.core.run.rejoin import APART_LIMIT, MEETING_LIMIT, apart, patience, why_no_rejoin
+from engine.core.run.rejoin import APART_LIMIT, EXIT_TO_BE_REPLACED, MEETING_LIMIT, apart, patience, why_no_rejoin
 from engine.core.run.state import Alive, Holding, Outcome, Pending, Restart, Running, Starting, Stopping
 from engine.core.views.activity import current_activity
 from engine.core.views.story import tell_all
@@ -73,6 +72,7 @@ def test_news_of_the_process_that_was_replaced_is_none() -> None:
     [
         (lambda: Story().run().end(1, 1), "does not use rankdeck.elastic"),
         (lambda: Story().run().join().end(1, 1).end(0, 1), "no rank that has the state is left"),
+        (lambda: one_after_another(-9), "no rank that has the state is left"),
         (lambda: Story(TWO).run().join().end(0, 1).end(1, 0), "rank 1 has finished"),
         (lambda: given_up(Story(TWO).run().join()), "b was given up"),
         (lambda: _store_gone(Story(TWO).run().join()).end(2, 1), "the store is lost"),
@@ -82,6 +82,15 @@ def test_where_dead_ranks_can_not_rejoin_all_start_again_and_the_reason_is_said(
     assert why in why_no_rejoin(story().state)
     again = story().restart()
     assert any(isinstance(action, act.StopRanks | act.ClearNode) for action in again.actions)
+
+
+def one_after_another(last: int) -> Story:
+    """A story in which each old process ends while new ones wait for the state; `last`: the status of the last one."""
+    return rejoining().end(2, -9).restart().spawn(2).end(0, -9).end(1, -9).end(3, last)
+
+
+def test_a_process_that_leaves_its_state_to_the_next_is_not_the_end_of_the_state() -> None:
+    assert why_no_rejoin(one_after_another(EXIT_TO_BE_REPLACED).state) == ""
 
 
 def _store_gone(story: Story) -> Story:
@@ -214,9 +223,9 @@ def test_ranks_that_have_met_again_need_the_store_no_more() -> None:
 
 
 def not_told(policy: str = "restart") -> Story:
-    """Survivors that are never told end one after the other, and each comes back in a generation of its own."""
+    """Survivors that are never told end one after the other, but for rank 2, and each comes back in a generation of its own."""
     story = rejoining(policy, restarts=9).end(3, -9, after=5).spawn(3).wait(1, 3)
-    for generation, rank in ((2, 0), (3, 1), (4, 2)):
+    for generation, rank in ((2, 0), (3, 1)):
         story.end(rank, 1, after=5).spawn(rank).wait(generation, rank)
     return story
 
@@ -224,14 +233,14 @@ def not_told(policy: str = "restart") -> Story:
 def test_ranks_that_wait_in_generations_of_their_own_are_found() -> None:
     story = not_told()
     assert isinstance(story.state.phase, Running)
-    assert (story.state.generation, story.state.waits_in) == (4, (2, 3, 4, 1))
-    assert (apart(story.state), patience(story.state)) == ([0, 1, 3], APART_LIMIT)
+    assert (story.state.generation, story.state.waits_in) == (3, (2, 3, -1, 1))
+    assert (apart(story.state), patience(story.state)) == ([0, 3], APART_LIMIT)
 
 
 def test_ranks_that_do_not_meet_start_again_as_the_next_attempt() -> None:
     story = not_told().overdue()
     assert isinstance(story.state.phase, Stopping)
-    assert story.state.phase.then == Restart(reason="ranks 0, 1, 3 did not notice generation 4")
+    assert story.state.phase.then == Restart(reason="ranks 0, 3 did not notice generation 3")
     for rank in range(4):
         story.end(rank, -2)
     story.clear().open_store().spawn()

@@ -5,12 +5,8 @@ from msgspec.structs import replace
 from engine.core.run import state as st
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, stop
-from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
+from engine.core.run.rejoin import EXIT_TO_BE_REPLACED, rejoin, tell, why_no_rejoin
 from engine.core.run.state import cause_words, root_cause
-
-EXIT_TO_BE_REPLACED = 75
-"""Exit status of a rank that can't leave a lost generation and asks for a new process. `rankdeck.elastic` uses the same number. A
-script may use it too, so the status alone is not enough: see `_wants_replacement`."""
 
 
 def on_failure(state: st.RunState, at: float) -> Step:

@@ -108,6 +108,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         generation=0,
         started_for=(),
         joined=frozenset(),
+        without_state=frozenset(),
         waits_in=(),
         free_rejoins=0,
         elastic=False,

@@ -66,7 +66,11 @@ def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
                 return ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
             free_rejoins = 0 if len(joined) == len(state.ranks) else state.free_rejoins
             state = _set_waits(state, event.rank, -1) if waits else state
-            return replace(state, elastic=True, joined=joined, free_rejoins=free_rejoins, over=event.over), ()
+            without = (
+                frozenset() if joined else state.without_state
+            )  # a generation that has formed has shared the state
+            state = replace(state, elastic=True, joined=joined, without_state=without)
+            return replace(state, free_rejoins=free_rejoins, over=event.over), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the attempt is over")
         case _ as never:

@@ -1,12 +1,18 @@
 """Rejoin: starts only the dead ranks, in a new generation of the attempt, and informs the others through the store. If the ranks do not
 all join that generation within a limit, all start again as the next attempt."""
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from engine.core.run import actions as act
 from engine.core.run import state as st
 from engine.core.run.actions import AnyAction
 from engine.core.run.moves import Step, spawn, up_nodes
+
+EXIT_TO_BE_REPLACED = 75
+"""Exit status of a rank that can't leave a lost generation and asks for a new process. `rankdeck.elastic` uses the same number. A
+script may use it too, so the status alone is not enough: see `failure_policy`."""
 
 APART_LIMIT = 20.0
 """Seconds that a rank may wait in an older generation than the newest. It receives that news within milliseconds, and a rank that can't
@@ -31,7 +37,7 @@ def why_no_rejoin(state: st.RunState) -> str:
         return state.start_together
     if not state.elastic:
         return "the script does not use rankdeck.elastic, or had not reached it"
-    if len(dead) == len(state.ranks):
+    if len(dead) == len(state.ranks) or len(_without_state(state, dead)) == len(state.ranks):
         return "no rank that has the state is left"
     if finished:
         return f"rank {finished[0]} has finished already"
@@ -40,6 +46,15 @@ def why_no_rejoin(state: st.RunState) -> str:
     if away:
         return f"{away[0]} was given up"
     return ""
+
+
+def _without_state(state: st.RunState, dead: Iterable[int]) -> frozenset[int]:
+    """The ranks without the state, if the dead ones start again. One that asked for a new process has left its state to that."""
+    return state.without_state | {
+        rank
+        for rank in dead
+        if not (isinstance(phase := state.ranks[rank], st.Done) and phase.status == EXIT_TO_BE_REPLACED)
+    }
 
 
 def is_forming(state: st.RunState) -> bool:
@@ -114,6 +129,7 @@ def rejoin(state: st.RunState, at: float) -> Step:
         started_for=tuple(generation if rank in dead else state.generation_of(rank) for rank in count),
         ranks=tuple(st.Pending() if rank in dead else state.ranks[rank] for rank in count),
         joined=frozenset(),
+        without_state=_without_state(state, dead),
         waits_in=tuple(-1 if rank in dead else state.waits_of(rank) for rank in count),
     )
     state, told = tell(state, ("generation", generation))
