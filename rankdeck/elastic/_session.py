@@ -313,8 +313,8 @@ class _Session:
         if self.standing.generation > 0:
             self.handover.remove()  # other ranks have the state too
         self.standing.fresh = False
-        word = "joined over gloo" if self.mpi.has_left else "joined"
-        log(step=self.state.step, elastic=word, generation=self.standing.generation)
+        over = "gloo" if self.mpi.has_left else None
+        log(step=self.state.step, elastic="joined", over=over, generation=self.standing.generation)
 
     def _board(self) -> Board:
         return Board(self.store, self.standing.generation, self.standing.attempt)

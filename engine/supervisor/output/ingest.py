@@ -45,9 +45,8 @@ MIN_KEYS, ALL_KEYS = 8, 2048  # curves of a rank at least, and of all at most: o
 LAST_LINE = 400  # bytes of a rank's newest line that are kept for the table
 FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}  # names of a rank's files in messages
 
-ELASTIC_WORDS = ("waiting", "joining", "joined", "joined over gloo")
-"""Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it; the last of
-ranks that have left MPI."""
+ELASTIC_WORDS = ("waiting", "joining", "joined")
+"""Reports of ranks of `rankdeck.elastic`: they wait for the next generation, wait for the others to join this one, have joined it."""
 
 
 class Ingest:
@@ -240,7 +239,7 @@ class Ingest:
 
     def _take(self, rank: int, kind: Kind, data: bytes) -> None:
         """Processes new data of a rank. An exception ends only the reading of this file."""
-        moves: list[tuple[str, int, int | None]] = []
+        moves: list[tuple[str, str, int, int | None]] = []
         try:
             is_record = kind == "metrics"
             self._add(rank, self._take_records(rank, data, moves) if is_record else self._take_output(rank, kind, data))
@@ -249,10 +248,10 @@ class Ingest:
             what = f"no numbers are read from {FILE_WORDS[kind]}"
             self._run.take_failed_reading(self._run.plan.places[rank].node, what, error)
             return
-        for word, generation, step in moves:
+        for word, over, generation, step in moves:
             about: dict[str, Any] = {"at": time.time(), "attempt": self.attempt, "rank": rank, "generation": generation}
-            if word.startswith("joined"):
-                self._run.handle(ev.RankJoined(step=step, over=word[len("joined over ") :], **about))
+            if word == "joined":
+                self._run.handle(ev.RankJoined(step=step, over=over, **about))
             elif generation or self._run.state.generation:  # before the first rejoin all ranks are in one generation
                 self._run.handle(ev.RankWaiting(**about))
 
@@ -323,7 +322,7 @@ class Ingest:
             if (rank, kind) in self._readers and (rank, kind) not in self._failed:
                 self._take(rank, kind, b"\n")
 
-    def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, int, int | None]]) -> list[Point]:
+    def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, str, int, int | None]]) -> list[Point]:
         """Processes complete lines of a metrics file. Adds their reports about a rejoin to `moves`."""
         lines = (self._partial.pop(rank, b"") + data).split(b"\n")
         if lines[-1]:
@@ -338,7 +337,8 @@ class Ingest:
                 points += take_record(rank, self.progress[rank], record)
                 word, generation = record.get("elastic"), record.get("generation")
                 if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
-                    moves.append((word, generation, self.progress[rank].step))
+                    over = "gloo" if record.get("over") == "gloo" else ""  # of ranks that have left MPI
+                    moves.append((word, over, generation, self.progress[rank].step))
         return points
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:
