@@ -3,7 +3,6 @@ the template calls it, and `rankdeck.init_process_group`. Nothing here raises, b
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import os
@@ -24,7 +23,6 @@ def register() -> None:
     """Registers the profile's backend with torch if rankdeck provides it, and wraps functions of `torch.distributed`. Once in a process."""
     try:
         _report_raised()
-        atexit.register(_report_children)
         _wrap_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
             import rankdeck.c10d.mpi
@@ -58,29 +56,6 @@ def _report_raised() -> None:
         return original(kind, error, whole)
 
     sys.excepthook = excepthook
-
-
-_HELPERS = ("resource_tracker", "forkserver", "compile_worker", "wandb-core", "wandb-service")
-"""In command lines of processes that libraries start, and that end by themselves."""
-
-
-def _report_children() -> None:
-    """Makes a rank that ends report the processes that it has started and that still run, because they are killed with it."""
-    with contextlib.suppress(Exception):
-        if os.getsid(0) != os.getpid():
-            return
-        workers = getattr(sys.modules.get("multiprocessing.process"), "_children", ())  # which it ends itself
-        known, left = {os.getpid(), *(getattr(one, "pid", 0) for one in workers)}, []
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-            with contextlib.suppress(OSError):
-                if pid not in known and os.getsid(pid) == os.getpid():
-                    with open(f"/proc/{pid}/cmdline") as file:  # empty: it has ended
-                        words = file.read().replace("\0", " ").strip()
-                    if words and not any(name in words for name in _HELPERS):
-                        left.append(words[:80])
-        if left:
-            more = f" and {len(left) - 4} more" if len(left) > 4 else ""
-            log(**{"rankdeck.left": ", ".join(left[:4]) + more})
 
 
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")

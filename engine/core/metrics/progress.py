@@ -17,7 +17,6 @@ TRAINING = "train"  # the phase of ordinary steps
 MAX_PHASE = 24
 MAX_USES = 8192
 RAISED = "rankdeck.raised"  # the key of its report of the exception that ended the main thread, beside `threads`
-LEFT = "rankdeck.left"  # the key of its report, at its end, of processes that it has started and that still ran
 USES = "rankdeck.uses"  # the key of `rankdeck._autoload`'s report of modules
 
 
@@ -49,7 +48,6 @@ class RankProgress(msgspec.Struct, kw_only=True):
     uses: str | None = None
     """Installed modules that the script used when its process group was made, separated by spaces."""
     raised: str = ""  # the exception that ended its main thread, and what its process may wait for; empty: none did
-    left: str = ""  # commands of processes that it has started and that ran when it ended; empty: none
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
@@ -99,12 +97,10 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         progress.checkpoint, progress.checkpoint_at = checkpoint, at
     for word in ("joining", "joined"):
         if record.get(word) is True:
-            progress.raised = progress.left = ""
+            progress.raised = ""
             progress.meeting = "orphan" if word == "joining" and record.get("orphan") is True else word
     if isinstance(uses := record.get(USES), str):
         progress.uses = uses[:MAX_USES]
-    if isinstance(left := record.get(LEFT), str):
-        progress.left = left[:MAX_USES]
     if isinstance(raised := record.get(RAISED), str):
         threads = str(record.get("threads") or "")
         waits = f"it waits for the thread {threads}" if threads else "it is in an exit handler"

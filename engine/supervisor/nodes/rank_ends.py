@@ -10,10 +10,9 @@ from engine.core.run.health_events import STAYED
 from engine.core.run.state import Holding, Pending, Running, Starting
 from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
-from engine.core.words import limited
 from engine.supervisor.nodes.orders import Orders
 from engine.supervisor.output.ingest import Ingest
-from engine.supervisor.run import MAX_WARNING, SupervisedRun
+from engine.supervisor.run import SupervisedRun
 
 RankEnd = reports.EndReported | reports.RankListed  # told at once, or after a connection
 
@@ -63,9 +62,6 @@ class RankEnds:
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:
             self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
-        if ended.by_itself and (left := self._ingest.progress[rank].left):
-            text = f"processes that rank {rank} had started still ran when it ended, and were killed: {visible(left)}"
-            self._run.warn(self._run.plan.places[rank].node, "children", limited(text, MAX_WARNING))
         by, step = self._run.kills.sender(rank, ended.status), self._ingest.last.step(rank, numbers)
         if step is None:  # it prints none: the step of the others
             step = max((one.step for one in self._ingest.progress if one.step is not None), default=None)
