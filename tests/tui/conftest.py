@@ -18,6 +18,13 @@ def lasting_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def all_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps take the terminal of the tests for one with all colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+
+
+@pytest.fixture(autouse=True)
 def patient_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual's pilot gives an app half a minute to handle its messages, which is too little on a busy machine."""
     monkeypatch.setattr(Pilot._wait_for_screen, "__defaults__", (PATIENCE,))
