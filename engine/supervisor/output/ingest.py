@@ -337,8 +337,7 @@ class Ingest:
                 points += take_record(rank, self.progress[rank], record)
                 word, generation = record.get("elastic"), record.get("generation")
                 if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
-                    over = "gloo" if record.get("over") == "gloo" else ""  # of ranks that have left MPI
-                    moves.append((word, over, generation, self.progress[rank].step))
+                    moves.append((word, "gloo" * (record.get("over") == "gloo"), generation, self.progress[rank].step))
         return points
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:
