@@ -65,8 +65,8 @@ def _plain(style: Style, background: Color) -> Style:
 
 
 class FewColours(LineFilter):
-    """Chooses colours of a terminal that has 16 by their hue: of these, the nearest one to most colours of a quiet theme is a grey. Text in the
-    colour of its background loses the background, since a theme of the terminal's own colours can't mix them.
+    """Chooses by the hue among the 16 colours of a terminal: the nearest of them is a grey for most colours of a quiet theme. Text in the colour
+    of its background loses the background: a theme of the terminal's own colours can't mix them.
 
     `background`: that of the theme; None: the theme has the terminal's own colours.
     """
@@ -112,7 +112,9 @@ def _of_sixteen(style: Style, background: Color | None) -> Style:
 
 def own_filters(theme: Theme, system: str | None, *, no_color: bool) -> list[LineFilter]:
     """The filters that a theme needs on a terminal. `system`: the terminal's colours, as rich names them."""
-    background = None if theme.ansi else Color.parse(theme.background or "black")
-    if no_color:
-        return [NoColours(background or Color.parse("black"))]
-    return [FewColours(background)] if theme.ansi or system == "standard" else []
+    if not no_color and theme.ansi:
+        return [FewColours(None)]
+    if not no_color and system != "standard":
+        return []
+    background = Color.parse("black" if theme.ansi else theme.background or "black")
+    return [NoColours(background) if no_color else FewColours(background)]

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class Frame(NamedTuple):
     line: int
 
 
+@lru_cache(64)  # views ask several times a second, and files may be far away
 def frame_to_edit(traceback: str) -> Frame | None:
     """The last frame of a traceback in one of the user's files on this machine, else the last frame in any file; None: there is no such
     frame."""

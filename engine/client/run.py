@@ -40,7 +40,7 @@ from engine.runs.record import (
     refuse_elsewhere,
 )
 
-MAX_STARTS, START_WINDOW = 8, 60.0  # supervisors that one client starts in so many seconds, in case each crashes
+MAX_STARTS, START_WINDOW = 8, 60.0  # a client starts at most 8 supervisors in 60 seconds, in case each crashes
 
 
 CONNECT_TIME, MAX_FAILURES = 30.0, 3

@@ -51,7 +51,10 @@ takes longer does not refuse the backend."""
 CONNECT_TIME = 3.0  # seconds for a connection between nodes: enough for a lost packet or two
 
 SLOW = "check that the node is up and its file server responds, for example with: ssh -v"
-KEPT, DOUBTED = 60.0, 5.0  # seconds for which facts about a node are kept; fewer after a refusal: the user may mend it
+KEPT, DOUBTED = (
+    60.0,
+    5.0,
+)  # seconds for which facts about a node are kept; the second after a refusal, which the user may mend
 
 
 # --- the check ------------------------------------------------------------------------------------------------------------

@@ -145,9 +145,8 @@ class _Call:
             return self._work
         end = begin_event(f"{self._group.NAME}:{_EVENTS.get(self._name, self._name)}", [*_flat(inputs)])
 
-        def end_later() -> (
-            None
-        ):  # after its operator, and in another thread than it began, so that it shows as asynchronous
+        def end_later() -> None:
+            """Ends the event after its operator, in another thread than it began in: so the profiler shows it as asynchronous."""
             self._left.wait()
             end()
 

@@ -139,8 +139,8 @@ class GroupBase(dist.ProcessGroup):
     end_coalescing = _end_coalescing
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks call this. `timeout`: the longest wait; None: the group's timeout. `wait_all_ranks`: of torch's method;
-        the error names all missing ranks in any case. Raises torch.distributed.DistBackendError: ranks are missing. The group can't be
+        """Waits until all ranks call this. `timeout`: the longest wait; None: the group's timeout. `wait_all_ranks`: not
+        used; the error names all missing ranks. Raises torch.distributed.DistBackendError: ranks are missing. The group can't be
         used after that."""
         options = torch_options.BarrierOptions()
         if timeout is not None:

@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any
 
-PERIOD = 2.0  # Seconds between two samples. NVML's own values are averages of the last second or less.
+PERIOD = 2.0  # seconds between two samples; NVML's own values are averages of the last second or less
 
 
 class Utilisation(ctypes.Structure):

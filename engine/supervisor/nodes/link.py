@@ -24,7 +24,7 @@ BUSY_PATIENCE = 60.0
 (MaxStartups 10:30:100)."""
 
 KILLED_RETRIES = 3  # times that a first connection is tried again if bridge or agent was killed before an answer
-STEADY_TIME = 10.0  # seconds after which a connection resets the count of retries
+STEADY_TIME = 10.0  # seconds that a connection lasts before the retries are counted anew
 LAST_CHANCE = 1.0  # seconds to read data that has arrived while this process was stopped for longer than a heartbeat
 FAN_OUT = 32  # connections that are opened at the same time
 MAX_UNKNOWN = 16  # unknown message types that are written to the log, each once

@@ -335,9 +335,9 @@ class Ingest:
                 continue  # a rank may write anything
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
-                word, generation = record.get("elastic"), record.get("generation")
+                word, generation, over = record.get("elastic"), record.get("generation"), record.get("over")
                 if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
-                    moves.append((word, "gloo" * (record.get("over") == "gloo"), generation, self.progress[rank].step))
+                    moves.append((word, "gloo" if over == "gloo" else "", generation, self.progress[rank].step))
         return points
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:

@@ -1,5 +1,5 @@
 """A dead rank comes back into the MPI job, with ULFM of Open MPI 5 (`mpirun --with-ft ulfm`). The other ranks form a communicator without it
-(MPIX_Comm_shrink), start a process of mpirun that holds a place for the new rank, as mpirun's first ones do, merge with it, and give each rank its number.
+(MPIX_Comm_shrink). They start a process of mpirun, which holds a place for the new rank, and merge with it. Then each rank gets its old number.
 
 Over shared memory, Open MPI sees no death of a process. mpirun sees the death of the process that holds its place, and tells it to all. So the other
 ranks on that machine kill the process of mpirun when they learn of the death.

@@ -30,7 +30,7 @@ class Counter(msgspec.Struct, kw_only=True):
     offset: int = 0
     epoch: float | None = None
     begun: int = 0  # how often the count began again
-    is_ahead: bool = False  # It began again before its epoch changed: some bars get their new title later.
+    is_ahead: bool = False  # whether the count began again before its epoch changed: some bars get a new title later
     of_epoch: bool = False
     kind: Kind = ""
     """Of its newest line. `file`: it is in a file that the rank writes; `own`: the profile says so; `lead`: it may also be a rank."""
