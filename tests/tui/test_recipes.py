@@ -1,5 +1,6 @@
 """Recipes in the app: their arguments as lines of the form, what each shows and takes, and the script."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,23 @@ async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_
         await pilot.press("f5")
         await until(pilot, lambda: bool(engine.launched))
         assert engine.launched[0].recipe.args == ("--lr", "0.5")
+
+
+async def test_lines_answer_although_the_work_that_replaces_them_is_cancelled(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.declared["train.py"] = DECLARED
+    async with RankdeckApp(engine).run_test(size=(100, 40)) as pilot:
+        own = parse_profile("schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\n", file="x.toml")
+        screen = EditScreen(entry(own, tmp_path))
+        pilot.app.push_screen(screen)
+        await until(pilot, lambda: f"{ARGUMENT}lr" in {row.field.id for row in screen.form.rows})
+        for script in ("other.py", "train.py"):
+            await screen.form.read_script(screen.form.values | {"recipe.script": script})
+            work = asyncio.create_task(screen.form.build())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            work.cancel()
+            await pilot.pause()
+        await screen.form.build()
+        assert [row.field.id for row in screen.form.rows].count(f"{ARGUMENT}lr") == 1
+        await pilot.pause()

@@ -1,5 +1,6 @@
 """The lines of a form: the values in them, problems with them, and lists that fill them."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -35,6 +36,7 @@ class EditForm:
         self.backends: list[BackendInfo] = []
         self.values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
+        self._building = asyncio.Lock()
 
     @property
     def rows(self) -> Iterable[FormRow]:
@@ -88,22 +90,27 @@ class EditForm:
         return known != self.recipes
 
     async def build(self) -> None:
-        """Makes the lines that belong to the choices; lines that stay are not touched."""
-        wanted = fields(self.values, self.recipes, self.backends)
-        form = self._screen.query_one(Form)
-        rows = {row.field.id: row for row in self.rows}
-        kept = {field.id for field in wanted if field.id in rows and rows[field.id].field == field}
-        for key, row in rows.items():
-            if key not in kept:
-                await row.remove()
-        above: Widget | None = None
-        for stays, group in groupby(wanted, key=lambda field: field.id in kept):
-            if stays:
-                above = rows[[field.id for field in group][-1]]
-                continue
-            new = [self._row(field) for field in group]
-            await form.mount(*new, after=above) if above is not None else await form.mount(*new, before=0)
-            above = new[-1]
+        """Makes the lines that belong to the choices; lines that stay are not touched. It goes on when the work that asked for it is replaced:
+        Textual passes a cancellation on to the tasks of the lines that are being removed, and those would stay and answer no more."""
+        await asyncio.shield(self._build())
+
+    async def _build(self) -> None:
+        async with self._building:
+            if not self._screen.is_attached:
+                return
+            wanted = fields(self.values, self.recipes, self.backends)
+            form = self._screen.query_one(Form)
+            rows = {row.field.id: row for row in self.rows}
+            kept = {field.id for field in wanted if field.id in rows and rows[field.id].field == field}
+            await asyncio.gather(*(row.remove()() for key, row in rows.items() if key not in kept))
+            above: Widget | None = None
+            for stays, group in groupby(wanted, key=lambda field: field.id in kept):
+                if stays:
+                    above = rows[[field.id for field in group][-1]]
+                    continue
+                new = [self._row(field) for field in group]
+                await form.mount(*new, after=above) if above is not None else await form.mount(*new, before=0)
+                above = new[-1]
 
     def _row(self, field: Field) -> FormRow:
         ending = {"script": ".py", "file": "", "folder": None}.get(field.path, "")
