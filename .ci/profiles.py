@@ -58,7 +58,8 @@ def main() -> int:
                 continue  # its nodes are examples
             words = few_words(recipes[profile["recipe"]["name"]])
             done = rankdeck("launch", "--cold", path.stem, "--set", f"recipe.args={json.dumps(words)}", home=home)
-            is_missing = done.returncode == MISSING and backend in MAY_LACK and "Traceback" not in done.stderr
+            may_lack = backend in MAY_LACK or "slurm" in profile.get("layout", {})
+            is_missing = done.returncode == MISSING and may_lack and "Traceback" not in done.stderr
             print(f"{path.stem}: {'status ' + str(done.returncode) if done.returncode else 'ran'}", flush=True)  # noqa: T201
             if done.returncode and not is_missing:
                 failed.append(path.stem)

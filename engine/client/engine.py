@@ -124,7 +124,7 @@ class LocalEngine:
 
     def launched_profile(self, run: str) -> Profile:
         paths = find_run(run)
-        profile, plan = profiles.read_profile(paths.profile), read_plan(paths)
+        profile, plan = profiles.read_launched(paths.profile), read_plan(paths)
         launch = msgspec.structs.replace(profile.launch, workdir=plan.workdir)
         if launch.python and os.sep in launch.python:
             launch = msgspec.structs.replace(launch, python=plan.python)
@@ -156,7 +156,9 @@ class LocalEngine:
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
                 plan = planning.make_plan(profile, permit)
-                if plan.is_looked_up and can_stand_by(plan):  # nobody asked for a connection to another node yet
+                if (
+                    plan.launch.prewarm and plan.is_looked_up and can_stand_by(plan)
+                ):  # nobody asked for a connection to another node yet
                     trust.admit(permit, plan, code=False)
                     wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):

@@ -16,7 +16,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.comparison import Side, new_since
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary, Snapshot
-from engine.planning.profiles import read_profile
+from engine.planning.profiles import read_launched
 from engine.runs.index import Index, stamp_of
 from engine.runs.listing import listed_runs
 from engine.runs.paths import RunPaths, runs_folder
@@ -81,7 +81,7 @@ class History:
     def _settings_of(self, paths: RunPaths) -> Settings | None:
         if paths.run not in self._settings:
             try:
-                self._settings[paths.run] = launched_settings(read_profile(paths.profile), read_plan(paths))
+                self._settings[paths.run] = launched_settings(read_launched(paths.profile), read_plan(paths))
             except (ProfileError, SupervisorError):  # of an older rankdeck, or damaged
                 self._settings[paths.run] = None
         return self._settings[paths.run]
@@ -110,7 +110,7 @@ def read_side(paths: RunPaths) -> Compared:
 
     plan = read_plan(paths)
     try:
-        settings = launched_settings(read_profile(paths.profile), plan)
+        settings = launched_settings(read_launched(paths.profile), plan)
     except ProfileError:  # an older rankdeck has written it, or it is damaged; the rest can still be read
         settings = None
     snapshot, recorded = stored_snapshot(paths), read_origin(paths)

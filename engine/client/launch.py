@@ -15,6 +15,7 @@ from engine.core.plan.profile import Profile, to_toml_data
 from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
 from engine.planning import make as planning
+from engine.planning.site import within_limits
 from engine.planning.trust import of_launch, trust
 from engine.runs.listing import new_run
 from engine.runs.paths import RunPaths
@@ -52,7 +53,8 @@ def begin_launch(
         RankdeckError: nothing was launched.
         OSError: likewise, for example because the disk is full.
     """
-    plan, text = planning.make_plan(profile, LAUNCHED, places=places), profile_text(profile)
+    plan = planning.make_plan(profile, LAUNCHED, places=places)
+    text = profile_text(within_limits(profile)[0])
     trust(of_launch(profile))
     if (place := place_here()) is not None and place.restarts:
         from engine.client.jobs import continue_requeued  # not needed for other runs

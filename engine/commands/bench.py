@@ -24,11 +24,12 @@ from engine.commands.output import narrate, print_json, print_line
 from engine.commands.show import end_words
 from engine.core.errors import CheckError, ProfileError, RankdeckError, SupervisorError, UsageError
 from engine.core.metrics.bench import RECIPE, Column, Result, comparison, moved_words, rate_words, time_words
-from engine.core.plan.document.reading import profile_from_data
+from engine.core.plan.document.reading import below, profile_from_data
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.gate import LAUNCHED
 from engine.planning.recipes import recipes
+from engine.planning.site import read_site
 from engine.runs.listing import all_runs, find_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_results, read_summary
@@ -81,7 +82,7 @@ def make_profiles(
 
 
 def _profile(backend: str, base: Profile | None, nodes: str | None, ranks: int | None, args: list[str]) -> Profile:
-    data: dict[str, Any] = {"schema": 1} if base is None else to_toml_data(base)
+    data = below({"schema": 1}, read_site().site.defaults) if base is None else to_toml_data(base)
     layout: dict[str, Any] = data.get("layout", {}) if nodes is None else {"nodes": nodes}
     if base is None and nodes is None:
         layout = {"ranks_per_node": 2}

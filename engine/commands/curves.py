@@ -14,7 +14,7 @@ from engine.commands.output import narrate, new_file
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.plan.secrets import shown_value
 from engine.core.plan.settings import settings_of
-from engine.planning.profiles import read_profile
+from engine.planning.profiles import read_launched
 from engine.runs.paths import RunPaths
 
 
@@ -178,5 +178,5 @@ def library(name: str, extra: str) -> Any:
 
 def _settings(paths: RunPaths) -> dict[str, str]:
     with contextlib.suppress(RankdeckError):
-        return {key: shown_value(key, value) for key, value in settings_of(read_profile(paths.profile)).items()}
+        return {key: shown_value(key, value) for key, value in settings_of(read_launched(paths.profile)).items()}
     return {}

@@ -29,7 +29,7 @@ from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.batch.slurm import last_end
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
-from engine.planning.profiles import read_profile
+from engine.planning.profiles import read_launched
 from engine.runs.ends.ending import LIMIT, REQUEUE, end_run, lock_of_lost, write_queued
 from engine.runs.listing import summarise
 from engine.runs.lock import is_taken
@@ -51,7 +51,7 @@ def main(folder: str) -> int:
             return 0
         if submitted.fruitless >= MAX_FRUITLESS:  # Slurm has started the job again
             raise CheckError(_fruitless_words(submitted))
-        profile = read_profile(paths.profile)
+        profile = read_launched(paths.profile)
         if isinstance(profile.layout.job, SlurmJob) and has_begun(paths):
             _refuse_cause(profile.layout.job, submitted.job)
         replace_plan(paths, plan_here(profile, read_plan(paths)))

@@ -86,7 +86,9 @@ def confirm(question: str, refused: str) -> None:
 
 
 def warn(plan: LaunchPlan) -> None:
-    """The warnings of a plan, on standard error."""
+    """The warnings of a plan and the message of the site, on standard error."""
+    for line in plan.message.splitlines():
+        narrate(line)
     for warning in plan.warnings:
         narrate(f"warning: {warning.line}")
 

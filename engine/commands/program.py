@@ -103,6 +103,7 @@ _OPTIONS = (
         help="Ranks on each node; default: one for each GPU or core.",
     ),
     click.option("--nodes", metavar="NODES", help="Nodes, such as gpu[01-04]; default: this machine."),
+    click.option("--slurm", is_flag=True, help="Submit it as a job of Slurm; --nodes is the number of its nodes."),
     click.option("--backend", "-b", metavar="NAME", help="gloo, nccl, mpi, ucc or auto; default: auto."),
     click.option("--module", "-m", "is_module", is_flag=True, help="PROGRAM is a module, as for python -m."),
     click.option("--python", metavar="PATH", help="The Python of the ranks."),

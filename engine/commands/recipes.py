@@ -12,10 +12,11 @@ from engine.commands.arguments import JSON, RecipeName
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.errors import RankdeckError, UsageError
-from engine.core.plan.document.reading import profile_from_data
+from engine.core.plan.document.reading import below, profile_from_data
 from engine.planning.profiles import to_toml
 from engine.planning.recipes import find_recipe, script_of
 from engine.planning.recipes import recipes as all_recipes
+from engine.planning.site import read_site
 
 RANKS = 4  # ranks of a new profile, if the recipe takes as many
 
@@ -80,7 +81,7 @@ def _profile(recipe: RecipeInfo, script: Path) -> str:
         "layout": {"nodes": "localhost", "ranks_per_node": min(max(RANKS, fewest or 1), most or RANKS)},
         "recipe": {"script": str(script)},
     }
-    return to_toml(profile_from_data(data, "the new profile"))
+    return to_toml(profile_from_data(below(data, read_site().site.defaults), "the new profile"))
 
 
 def _write(texts: dict[Path, str]) -> None:

@@ -92,7 +92,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool, show_secrets: bool) -> None:
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", plan.launch.ladder_words),
-            ("failure", plan.launch.on_failure),
+            ("failure", plan.launch.failure_words),
             *([("rejoin", plan.backend.rejoin_words)] if plan.backend.rejoin_words else []),
             *([("preload", ", ".join(plan.preload))] if plan.launch.warm and plan.preload else []),
             *([("imports", slow_import_words(plan))] if plan.slow_imports else []),

@@ -11,9 +11,10 @@ from engine.core.launch_commands.draft import Note, Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
 from engine.core.plan.document.checks import profile_name
 from engine.core.plan.document.places import Places
-from engine.core.plan.document.reading import profile_with_overrides
+from engine.core.plan.document.reading import below, profile_with_overrides
 from engine.core.plan.profile import Profile
 from engine.planning.recipes import choices
+from engine.planning.site import read_site
 
 MAX_SIZE = 1 << 18  # largest batch file, in bytes
 
@@ -56,7 +57,11 @@ def import_command(
     chosen = name or profile_name(found or draft.target, is_module=not found and draft.kind == "module")
     data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()), is_whole=is_whole)
     places = Places(file or "the command", {})
-    return Imported(profile_with_overrides(data, places, overrides, choices()), places, draft.notes)
+    return Imported(
+        profile_with_overrides(below(data, read_site().site.defaults), places, overrides, choices()),
+        places,
+        draft.notes,
+    )
 
 
 def _words(text: str) -> list[str]:

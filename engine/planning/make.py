@@ -18,9 +18,9 @@ from engine.core.plan.document.places import Places
 from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan
-from engine.core.plan.profile import PbsJob, Profile, SlurmJob
+from engine.core.plan.profile import MAX_LINGER, PbsJob, Profile, SlurmJob
 from engine.core.plan.standby import linger_seconds
-from engine.gate import NOT_LOOKED_UP, Permit
+from engine.gate import NOT_LOOKED_UP, Permit, which
 from engine.installed import COMMAND
 from engine.node.limits import cpu_words, shares
 from engine.node.login import in_job
@@ -28,8 +28,10 @@ from engine.planning.draft import Draft
 from engine.planning.nodes import Nodes
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipes import check_arguments, check_ranks, choices
-from engine.planning.site import most_linger
+from engine.planning.site import read_site, within_limits
 from engine.runs.imports import with_known_imports
+
+HOLD_IN_JOB = 900.0  # seconds for which a run in a job holds where the profile does not say it
 
 LINGER_VARIABLE = "RANKDECK_LINGER"  # environment variable that is used where the profile does not set `launch.linger`
 
@@ -55,6 +57,8 @@ def make_plan(
         ProfileError: the profile names an unknown backend or recipe, or the recipe refuses its arguments.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
+    _, changed = within_limits(profile)
+    profile, _ = within_limits(_with_hold(profile))
     check_choices(profile, choices(), "profile")
     check_arguments(profile, places or Places("profile", {}))
     try:
@@ -69,11 +73,22 @@ def make_plan(
     warnings = environment_warnings(profile, plan, os.environ, places)
     variable = os.environ.get(LINGER_VARIABLE)
     try:
-        linger = min(linger_seconds(profile.launch.linger, variable, in_job=in_job()), most_linger())
+        most = read_site().site.limits.get("launch", {}).get("linger", MAX_LINGER)
+        linger = linger_seconds(profile.launch.linger, variable, in_job=in_job())
+        linger = min(linger, linger_seconds(most, None, in_job=False))
     except ValueError:
         hint = "set it to a number of seconds up to 86400, or to off"
         raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
-    return replace(plan, warnings=(*wrong, *warnings), linger=linger)
+    login, site = _login_warnings(plan, checked=checked), read_site().site
+    return replace(plan, warnings=(*login, *changed, *wrong, *warnings), linger=linger, message=site.message)
+
+
+def _with_hold(profile: Profile) -> Profile:
+    """The profile with the time for which its run holds: nobody else can use the nodes of a job meanwhile."""
+    if profile.launch.hold_for is not None:
+        return profile
+    is_job = profile.layout.slurm is not None or profile.layout.pbs is not None or in_job()
+    return replace(profile, launch=replace(profile.launch, hold_for=HOLD_IN_JOB if is_job else 0.0))
 
 
 def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning, ...]]:
@@ -93,6 +108,23 @@ def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning,
             found.append(EnvWarning(place=INHERITED, table="", name=variable, problem=problem, hint="unset it here"))
             plan = replace(plan, env={**plan.env, variable: "lo"})
     return plan, tuple(found)
+
+
+def _login_warnings(plan: LaunchPlan, *, checked: bool) -> tuple[EnvWarning, ...]:
+    """A warning about ranks on a login node of Slurm. Raises CheckError: the site does not allow them."""
+    policy = read_site().site.login_nodes
+    is_here = plan.submission is None and any(node.transport == "local" for node in plan.nodes)
+    if policy == "allow" or not is_here or in_job() or which("sbatch") is None:
+        return ()
+    from engine.planning.batch.slurm import is_login_node  # not needed on other machines
+
+    if not is_login_node():
+        return ()
+    host, fact = socket.gethostname(), "is a login node of Slurm, and ranks would run on it"
+    hint = "submit a job: rankdeck run --slurm, or [layout.slurm] in the profile"
+    if policy == "refuse" and checked:
+        raise CheckError(f"{host} {fact}, which this site does not allow", hint=hint)
+    return (EnvWarning(place="", table="", name=host, problem=fact, hint=hint),)
 
 
 def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
@@ -175,16 +207,16 @@ def _not_looked_up(profile: Profile, permit: Permit) -> LaunchPlan:
 
 def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: Draft, *, checked: bool) -> LaunchPlan:
     """The plan of a job. The job itself makes another on its nodes, which are not known yet."""
-    if profile.backend.name == AUTO:
-        raise CheckError(
-            "backend.name is auto, which needs nodes to choose for, and a job has none before it starts",
-            hint='set backend.name = "nccl", or "gloo" without GPUs',
-        )
-    plan = draft.planned(draft.settings(profile.backend.name), asked=False)
+    is_auto = profile.backend.name == AUTO
+    plan = draft.planned(draft.settings(AUTOMATIC[-1] if is_auto else profile.backend.name), asked=False)
     check_ranks(plan)
     if checked:
         _check_this_machine(plan)
-    return _with_submission(plan, job)
+    plan = _with_submission(plan, job)
+    if not is_auto:
+        return plan
+    note = "auto: chosen on the nodes of the job, when it starts"
+    return replace(plan, backend=replace(plan.backend, name=AUTO), backend_note=note, backend_is_auto=True)
 
 
 def _with_submission(plan: LaunchPlan, job: SlurmJob | PbsJob) -> LaunchPlan:

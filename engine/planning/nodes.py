@@ -99,7 +99,7 @@ def _future_slots(layout: Layout, job: SlurmJob | PbsJob) -> tuple[Slots, ...]:
     if ranks == "auto":
         raise CheckError(
             "the number of ranks must be known before a job is submitted",
-            hint=f"set layout.{layout.system}.ranks_per_node",
+            hint=f"set layout.{layout.system}.ranks_per_node, or use -n",
         )
     return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
 

@@ -19,6 +19,7 @@ from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
 from engine.planning.profile_paths import of_project, other_project
 from engine.planning.recipes import choices
+from engine.planning.site import read_site
 from engine.runs.paths import profile_folders
 from engine.runs.settings import read_settings
 
@@ -75,7 +76,14 @@ def entry_of(path: Path, source: str = "") -> ProfileEntry:
         FileNotFoundError: there is none.
     """
     status = path.stat()
-    stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    stamp = (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        repr(read_site().site.defaults),
+    )
     return _entry(path, _source(path, source), stamp)
 
 
@@ -87,8 +95,8 @@ def _source(path: Path, source: str = "") -> str:
 
 
 @lru_cache(maxsize=512)
-def _entry(path: Path, source: str, stamp: tuple[int, ...]) -> ProfileEntry:
-    """An entry of the list. `stamp`: differs once the file has changed, so that the file is read again only then."""
+def _entry(path: Path, source: str, stamp: tuple[int | str, ...]) -> ProfileEntry:
+    """An entry of the list. `stamp`: differs once the file or the site's defaults have changed, so that the file is read again only then."""
     profile, problem, line = None, None, None
     try:
         profile = read_profile(path)
@@ -118,13 +126,19 @@ def find_profile(word: str) -> Path:
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 
 
+def read_launched(path: Path) -> Profile:
+    """Reads the profile of a run, which has the defaults of the site from when it was launched. Raises ProfileError if it can't be read."""
+    return parse_with_places(_text(path), file=str(path), choices=choices())[0]
+
+
 def read_profile(path: Path) -> Profile:
-    """Reads and checks a profile file. Raises ProfileError if it can't be read, or is not a valid profile."""
+    """Like `read_with_places`, the profile alone."""
     return read_with_places(path)[0]
 
 
 def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
-    """Like `read_profile`, with `section.key=value` words that win over the file. Also returns the line of each key.
+    """Reads and checks a profile file, with `section.key=value` words that win over it, and the site's defaults below it. Also returns the line of
+    each key. Raises ProfileError if it can't be read, or is not a valid profile.
 
     Paths in a profile of a `.rankdeck` folder elsewhere are relative to the folder that contains it, and become absolute. Those in `overrides` are
     relative to the current folder.
@@ -160,14 +174,18 @@ def _text(path: Path) -> str:
 
 
 def _parsed(path: Path, text: str, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
-    profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
+    defaults = read_site().site.defaults
+    profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices(), defaults=defaults)
     project = other_project(path)
     return (profile if project is None else of_project(profile, project, places)), places
 
 
 def profile_of_machine(overrides: Sequence[str] = ()) -> Profile:
     """A profile with this machine as its only node, where each backend counts its own ranks. `overrides`: as in `read_with_places`."""
-    return parse_with_places(_MACHINE, file="this machine", overrides=overrides, choices=choices())[0]
+    defaults = read_site().site.defaults
+    return parse_with_places(_MACHINE, file="this machine", overrides=overrides, choices=choices(), defaults=defaults)[
+        0
+    ]
 
 
 def to_toml(profile: Profile) -> str:
@@ -175,7 +193,7 @@ def to_toml(profile: Profile) -> str:
     import tomlkit
 
     document = tomlkit.document()
-    _merge(document, to_toml_data(profile))
+    _merge(document, to_toml_data(profile, read_site().site.defaults))
     return tomlkit.dumps(document)
 
 
@@ -200,7 +218,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise ProfileError(str(path), None, "", f"exists but can't be read, so it was not changed: {error}") from None
-    _merge(document, to_toml_data(profile))
+    _merge(document, to_toml_data(profile, read_site().site.defaults))
     try:
         make_folders(str(path.parent))
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600  # profiles may hold secrets

@@ -14,11 +14,12 @@ from engine.core.arguments.script import read_arguments
 from engine.core.errors import UsageError
 from engine.core.plan.document.checks import profile_name
 from engine.core.plan.document.places import Places
-from engine.core.plan.document.reading import profile_with_overrides
+from engine.core.plan.document.reading import below, profile_with_overrides
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.terminal_text import SURROGATE
 from engine.planning.profiles import list_profiles
 from engine.planning.recipes import choices, names
+from engine.planning.site import read_site
 from engine.runs.paths import utf8_path
 
 PLACE = "the command line"  # where a key of such a profile is written, for errors
@@ -34,6 +35,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     backend: str | None = None
     nodes: str | None = None
+    slurm: bool = False  # in a job that rankdeck submits; `nodes` is the number of its nodes
     ranks: int | None = None
     on_failure: str | None = None
     python: str | None = None
@@ -54,7 +56,7 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
         UsageError: there is no such script or recipe.
         ProfileError: a value is wrong.
     """
-    data: dict[str, Any] = {"schema": 1, "backend": {"name": "auto"}} if base is None else to_toml_data(base)
+    data: dict[str, Any] = {"schema": 1} if base is None else to_toml_data(base)
     data["name"] = wanted.name or profile_name(wanted.program, is_module=wanted.is_module)
     kind = _kind(wanted)
     # A script of any name can run: through a link if its path is not UTF-8.
@@ -63,7 +65,18 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
     if wanted.backend is not None:
         data["backend"] = {"name": wanted.backend}
     layout = data.setdefault("layout", {})
-    if wanted.nodes is not None:
+    if wanted.slurm:
+        job = layout["slurm"] if isinstance(layout.get("slurm"), dict) else {}
+        data["layout"] = layout = {key: value for key, value in layout.items() if key == "ranks_per_node"} | {
+            "slurm": job
+        }
+        if wanted.nodes is not None and not wanted.nodes.isdecimal():
+            raise UsageError(
+                f"--nodes {wanted.nodes} is no number", hint="with --slurm it is the number of nodes of the job"
+            )
+        if wanted.nodes is not None:
+            job["nodes"] = int(wanted.nodes)
+    elif wanted.nodes is not None:
         for key in ("hostfile", "slurm", "pbs"):
             layout.pop(key, None)
         layout["nodes"] = wanted.nodes
@@ -72,6 +85,9 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
     for key, value in (("python", wanted.python), ("on_failure", wanted.on_failure)):
         if value is not None:
             data.setdefault("launch", {})[key] = value
+    if base is None:
+        data = below(data, read_site().site.defaults)
+        data["backend"] = {"name": "auto", **data.get("backend", {})}
     places = Places(PLACE, {})
     return profile_with_overrides(data, places, wanted.overrides, choices()), places
 

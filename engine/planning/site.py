@@ -1,35 +1,40 @@
-"""Limits of a site for all its users, in `/etc/rankdeck/config.toml`."""
+"""Reads what administrators set for all users of this machine, and applies its limits."""
 
 import os
-import stat
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
-import tomli
+from engine.core.plan.document.places import Places
+from engine.core.plan.document.site import Site, limited, parse_site
+from engine.core.plan.environment import EnvWarning
+from engine.core.plan.profile import Profile
+from engine.runs.guarded import read_guarded
 
-from engine.core.errors import CheckError
-from engine.core.plan.profile import MAX_LINGER
-from engine.linux.files import read_file
+ETC = "/etc"  # the folder that comes first, whatever the environment says
+ROOT = (0,)  # the only user who may be able to change the file
 
-FILE = Path("/etc/rankdeck/config.toml")
-
-_HINT = "ask the administrators of this machine"
+_parsed = lru_cache(maxsize=4)(parse_site)
 
 
-def most_linger() -> float:
-    """The most seconds that a template may stay: `linger` in `[limits]`, `"off"` for none. Raises CheckError: the file can't be read, is no such
-    TOML, or another user than root can change it."""
-    try:
-        found = os.stat(FILE)
-        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise CheckError(f"another user than root can change {FILE}", hint=f"chown root {FILE}; chmod 644 {FILE}")
-        value = tomli.loads(read_file(FILE).decode()).get("limits", {}).get("linger", MAX_LINGER)
-    except FileNotFoundError:
-        return MAX_LINGER
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckError(f"{FILE} can't be read: {error}", hint=_HINT) from None
-    if value == "off":
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_LINGER:
-        fact = f'{FILE}: limits.linger must be 0 to {MAX_LINGER} seconds or "off", not {value!r}'
-        raise CheckError(fact, hint=_HINT)
-    return float(value)
+class SiteFile(NamedTuple):
+    """A site's document, and where its keys are written."""
+
+    site: Site
+    places: Places
+
+
+def read_site() -> SiteFile:
+    """The first document of a site: of `/etc`, or of a folder in `XDG_CONFIG_DIRS`; without one, an empty document. Raises ProfileError: another user
+    than root can change it, it can't be read, or something in it is wrong."""
+    folders = [ETC, *(os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")]
+    for path in (Path(folder, "rankdeck", "config.toml") for folder in folders if os.path.isabs(folder)):
+        if (text := read_guarded(path, ROOT, whole_way=True)) is not None:
+            return SiteFile(*_parsed(text, file=str(path)))
+    return SiteFile(Site(), Places("", {}))
+
+
+def within_limits(profile: Profile) -> tuple[Profile, tuple[EnvWarning, ...]]:
+    """A profile within the site's limits, and warnings about what they change. Raises ProfileError: see `read_site`; CheckError: the site does not
+    allow the profile."""
+    return limited(profile, *read_site())

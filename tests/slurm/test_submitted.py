@@ -65,6 +65,31 @@ def test_a_running_job_is_reached_and_stopped_from_the_login_node(
     wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")
 
 
+def test_a_job_decides_on_its_nodes_what_is_auto(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    script = write_script("count.py", COUNT)
+    profile = write_profile(script, 1, backend={"name": "auto"}, layout={"slurm": {"ranks_per_node": 1}})
+    assert "auto: chosen on the nodes of the job" in rankdeck("plan", "--trust", profile).stdout
+    run = rankdeck.launch(profile)
+    assert rankdeck.status(run)["backend"] in ("auto", "gloo")
+    rankdeck.wait_log(run, 0, b"line 1\n")
+    plan = json.loads((rankdeck.folder(run) / "plan.json").read_text())
+    assert (plan["backend"]["name"], plan["backend_is_auto"], plan["launch"]["hold_for"]) == ("gloo", True, 900)
+    assert rankdeck("stop", run).returncode == 0
+
+
+def test_ranks_on_a_login_node_are_warned_of(slurm: Slurm, rankdeck: Deck, write_script: WriteScript) -> None:
+    script = str(write_script("hello.py", "print('hello')"))
+    done = rankdeck("run", "-n", "1", script)
+    assert done.returncode == 0
+    assert "is a login node of Slurm, and ranks would run on it; submit a job: rankdeck run --slurm" in done.stderr
+    done = rankdeck("run", "--slurm", "-n", "1", script)
+    assert (done.returncode, "login node" in done.stderr) == (0, False)
+    done = rankdeck("run", "-n", "1", script, env={"SLURM_JOB_ID": "1"})  # in a job that salloc has made
+    assert (done.returncode, "login node" in done.stderr) == (0, False)
+
+
 def test_status_comes_from_files_while_no_controller_answers(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], work: Path
 ) -> None:

@@ -47,7 +47,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: 
     lines: list[Content | str] = [Content.styled(facts, "bold")]
     if not plan.is_looked_up:
         lines += [Content.styled(line, "$text-warning") for line in wrapped(f"{NOT_LOOKED_UP}; {trusted_by}", width)]
-    for text in filter(None, (plan.backend_note, plan.description)):
+    for text in filter(None, (plan.message, plan.backend_note, plan.description)):
         lines += sentence(text, width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
     for warning in plan.warnings:
@@ -69,9 +69,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: 
         lines += labelled("preload", ", ".join(plan.preload), width)
     if plan.slow_imports:
         lines += labelled("imports", slow_import_words(plan), width, style="$text-accent")
-    policy = plan.launch
-    failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
-    lines += labelled("on failure", failure, width)
+    lines += labelled("on failure", plan.launch.failure_words, width)
     if plan.backend.rejoin_words:
         lines += labelled("rejoin", plan.backend.rejoin_words, width)
     lines += labelled("stopping", plan.launch.ladder_words, width)

@@ -8,11 +8,11 @@ INHERITED = "your environment"  # the place of a variable that the profile does 
 
 
 class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable without the intended effect. The launch continues.
+    """A variable or another setting without the intended effect. The launch continues.
 
     Args:
         place: file and line, or another source; empty: unknown.
-        table: `backend.env` or `env` of the profile; empty: the user's own environment.
+        table: table of the profile, such as `backend.env`; empty: the user's own environment, or this machine.
         problem: the end of a sentence that begins with the name.
         hint: the next step.
     """

@@ -120,7 +120,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     preload: tuple[str, ...] = ()
     """Modules that the template imports besides torch, before it forks ranks: with `launch.preload = "auto"`, those of the last run."""
     slow_imports: tuple[tuple[str, float], ...] = ()  # modules worth adding to `preload`, and their seconds in a rank
-    warnings: tuple[EnvWarning, ...] = ()  # warnings about variables. They do not change the launch.
+    warnings: tuple[EnvWarning, ...] = ()  # They do not change the launch.
+    message: str = ""  # what the administrators of this machine tell all users
     outer_python: str = ""  # the Python of agents, if ranks have another in `launch.wrap`; empty: they share one
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""

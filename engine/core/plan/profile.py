@@ -4,6 +4,8 @@ import functools
 import operator
 import types
 import typing
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -149,7 +151,7 @@ class Launch(Section, frozen=True, kw_only=True):
     linger: float | Literal["off"] | None = None
     environment: Literal["torchrun", "plain"] = "torchrun"
     on_failure: Literal["hold", "stop", "restart"] = "hold"
-    hold_for: float = 0.0
+    hold_for: float | None = None
     on_nan: Literal["ignore", "hold", "stop"] = "ignore"
     max_restarts: int = 3
     restart_when: Literal["may_heal", "always"] = "may_heal"
@@ -158,6 +160,13 @@ class Launch(Section, frozen=True, kw_only=True):
     stop_ladder: tuple[tuple[str, float], ...] = ((UNDERSTOOD, 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))
     stop_patience: float = 300.0
     on_torn: Literal["say", "set-aside"] = "say"
+
+    @property
+    def failure_words(self) -> str:
+        """`on_failure` with its limit: `hold for 900 s`."""
+        if self.on_failure == "restart":
+            return f"restart, at most {self.max_restarts} times"
+        return f"hold for {self.hold_for:g} s" if self.on_failure == "hold" and self.hold_for else self.on_failure
 
     @property
     def ladder_words(self) -> str:
@@ -233,27 +242,31 @@ def _without_table(kind: Any) -> Any:
     return functools.reduce(operator.or_, (one for one in typing.get_args(kind) if one is not table))
 
 
-def to_toml_data(profile: Profile) -> dict[str, Any]:
-    """The profile as tables and values, without defaults."""
+def to_toml_data(profile: Profile, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The profile as tables and values, without those that are defaults. `defaults`: the site's values, as tables; they replace those of the schema."""
 
-    def trim(section: Section) -> dict[str, Any]:
+    def trim(section: Section, known: Mapping[str, Any]) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for field in msgspec.structs.fields(section):
-            value = getattr(section, field.name)
+            value, given = getattr(section, field.name), known.get(field.name)
             if isinstance(value, Section):
-                if (inner := trim(value)) or field.default is None:
+                inner = trim(value, given if isinstance(given, Mapping) else {})
+                if inner or field.default is None:
                     data[field.name] = inner
-            elif value != (
-                field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-            ):
-                data[field.name] = (
-                    [list(item) if isinstance(item, tuple) else item for item in value]
-                    if isinstance(value, tuple)
-                    else value
-                )
+                continue
+            if isinstance(value, dict):
+                value, given = {name: text for name, text in value.items() if text != (given or {}).get(name)}, None
+            usual = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+            if _listed(value) not in (None, _listed(usual) if given is None else given):
+                data[field.name] = _listed(value)
         return data
 
-    return trim(profile)
+    return trim(profile, defaults)
+
+
+def _listed(value: Any) -> Any:
+    """A value with lists in place of tuples, as documents have them."""
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def type_words(kind: Any) -> str:
@@ -267,4 +280,4 @@ def type_words(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         parts = typing.get_args(kind)
         return f"list of {type_words(parts[0])}" if parts[-1] is ... else f"[{', '.join(map(type_words, parts))}]"
-    return {str: "text", int: "whole number", float: "number", bool: "true | false"}[kind]
+    return {str: "text", int: "whole number", float: "number", bool: "true | false", Any: "any value"}[kind]

@@ -190,7 +190,7 @@ def run_view(
         restart_ranks=again.ranks,
         stall=stall if isinstance(state.phase, st.Running) else None,
         saved=saved_view(state),
-        hold_ends_at=hold_ends_at(state, plan.launch.hold_for),
+        hold_ends_at=hold_ends_at(state, plan.launch.hold_for or 0.0),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes

@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +13,20 @@ import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError
 from engine.core.plan.batch.job import ACTIVE, WAITING, QueuedJob, Submission, queue_words
-from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partitions, parse_queue
+from engine.core.plan.batch.slurm import (
+    FIELDS,
+    FORMAT,
+    INCLUDE,
+    Partition,
+    may_be_node,
+    parse_partitions,
+    parse_queue,
+    slurmd_port,
+)
 from engine.core.terminal_text import visible
-from engine.gate import LAUNCHED, Permit
-from engine.linux.files import replace_file
-from engine.linux.locks import try_lock
+from engine.gate import LAUNCHED, Permit, which
+from engine.linux.files import read_file, replace_file
+from engine.linux.locks import alone
 from engine.planning.nodes import DEADLINE, answer, run_quickly
 from engine.runs.paths import state_folder
 from engine.runs.record import find_value
@@ -101,6 +109,42 @@ def controller() -> Controller:
     return "up" if b" is UP" in said else "down"
 
 
+_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+"""Where a login node has Slurm's configuration: two packagings, and what sackd or slurmd has got from the controller."""
+
+
+def is_login_node() -> bool:
+    """Whether users come to this machine to submit jobs: it has Slurm's commands and its configuration, and starts no jobs itself. Asks no controller.
+    Where the files leave it open, the answer is False."""
+    if (sbatch := which("sbatch")) is None:
+        return False
+    beside = [str(Path(sbatch).resolve().parents[1] / "etc" / name) for name in ("slurm.conf", "slurm/slurm.conf")]
+    paths = [os.environ["SLURM_CONF"]] if "SLURM_CONF" in os.environ else [*_CONFIGS, *beside]
+    try:
+        path = next(path for path in paths if os.path.isfile(path))
+        conf = _text(path)
+        texts = [conf, *(_text(os.path.join(os.path.dirname(path), name)) for name in INCLUDE.findall(conf))]
+        whole, name = "\n".join(texts), socket.gethostname()
+        hosts = {name, name.partition(".")[0], "localhost", "127.0.0.1"}
+        return not may_be_node(whole, hosts) and not _listens(slurmd_port(whole))
+    except (StopIteration, OSError):
+        return False
+
+
+def _text(path: str) -> str:
+    return read_file(os.path.realpath(path)).decode(errors="replace")
+
+
+def _listens(port: int) -> bool:
+    """Whether a process of this machine listens on a TCP port. Other users may hide their processes, but not their ports."""
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6") if os.path.exists(f"/proc/net/{name}")]
+    return any(
+        line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+        for table in tables
+        for line in table.splitlines()[1:]
+    )
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """`squeue-HOST.json`: what squeue said last to any command of this user there, when, and since when it says the same, in seconds since the epoch."""
 
@@ -136,7 +180,7 @@ def queue() -> dict[str, QueuedJob]:
     while nothing changes. Raises SilentSlurmError: no controller answers; CheckError: squeue does not answer."""
     global _silent
     file = _asked_file()
-    with _alone(file):
+    with alone(file.with_suffix(".lock"), DEADLINE):  # the others use this answer
         known = find_value(file, Asked)
         if known and abs(time.time() - known.at) < min(LONGEST, max(PATIENCE, (known.at - known.since) / 6)):
             return known.jobs
@@ -149,17 +193,3 @@ def queue() -> dict[str, QueuedJob]:
         with contextlib.suppress(OSError):
             replace_file(file, msgspec.json.encode(Asked(at=now, since=since, jobs=jobs)))
         return jobs
-
-
-@contextlib.contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Lets one command at a time ask; the others use its answer."""
-    lock, end = None, time.monotonic() + DEADLINE
-    with contextlib.suppress(OSError):  # the file system is full, or has no locks
-        while (lock := try_lock(file.with_suffix(".lock"))) is None and time.monotonic() < end:
-            time.sleep(0.05)
-    try:
-        yield
-    finally:
-        if lock is not None:
-            os.close(lock)

@@ -94,7 +94,7 @@ class HoldWatch:
         """Since when the run was idle when it was let go."""
 
     def look(self, now: float) -> None:
-        state, hold_for = self._run.state, self._run.plan.launch.hold_for
+        state, hold_for = self._run.state, self._run.plan.launch.hold_for or 0.0
         ends_at, idle = hold_ends_at(state, hold_for), idle_since(state)
         if ends_at is not None and now >= ends_at:
             self._run.handle(ev.HoldOverdue(at=now, attempt=state.attempt, seconds=hold_for))

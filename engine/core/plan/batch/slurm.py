@@ -122,6 +122,33 @@ def ending_state(text: str) -> tuple[str, bool] | None:
     return "TIMEOUT" if reason == "TimeLimit" else "" if state == "COMPLETING" else state, False
 
 
+# --- nodes of the cluster ------------------------------------------------------------------------------------------------
+
+INCLUDE = re.compile(r"(?im)^\s*include\s+(\S+)")  # a line of slurm.conf that names another file
+_NODE = re.compile(r"(?im)^\s*NodeName=(\S+)([^\n#]*)")
+_NODE_HOST = re.compile(r"(?i)\bNode(?:Hostname|Addr)=(\S+)")
+_NODE_WORD = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
+_RANGES = re.compile(r"\[[^\]]*\]")
+_PORT = re.compile(r"(?im)^\s*SlurmdPort=(\d+)")
+
+
+def may_be_node(conf: str, hosts: Iterable[str]) -> bool:
+    """Whether a cluster may start jobs on a machine. `conf`: text of slurm.conf. `hosts`: names and addresses of the machine; a name that differs from
+    a node's only in its numbers counts. A text without nodes leaves it open: True."""
+    words: list[str] = []
+    for name, rest in _NODE.findall(conf.replace("\\\n", " ")):
+        words += [name, *_NODE_HOST.findall(rest)]
+    patterns = [_RANGES.split(one) for word in words for one in _NODE_WORD.findall(word)]
+    nodes = re.compile("|".join(r"\w+".join(map(re.escape, pieces)) for pieces in patterns), re.IGNORECASE)
+    return not words or any(nodes.fullmatch(host) for host in hosts)
+
+
+def slurmd_port(conf: str) -> int:
+    """The port of a cluster's nodes."""
+    found = _PORT.search(conf)
+    return int(found[1]) if found else 6818
+
+
 # --- partitions ----------------------------------------------------------------------------------------------------------
 
 FIELDS = ("Partition:.|", "Available:|", "Time:|", "StateLong:|", "CPUsState:|", "Gres:|", "GresUsed:|", "NodeHost:|")

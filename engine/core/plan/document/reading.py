@@ -3,7 +3,8 @@
 import difflib
 import re
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,17 +19,24 @@ from engine.core.terminal_text import SURROGATE
 AnySection = TypeVar("AnySection", bound=Section)
 
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+JOBS = (("layout", "slurm"), ("layout", "pbs"))  # tables of which a site's defaults count for profiles that have them
+
 _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string", "`int`": "a whole number",
                 "`float`": "a number", "`bool`": "true or false", "`null`": "nothing"}  # fmt: skip
 
 
 def parse_with_places(
-    text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
+    text: str,
+    *,
+    file: str,
+    overrides: Sequence[str] = (),
+    choices: Choices | None = None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Profile, Places]:
     """Reads a profile from TOML text. `overrides`: `section.key=value` words of the command line; the value is TOML, or else a plain
-    string. `choices`: see `check_choices`. Raises ProfileError: the first error, in the order syntax, unknown key, type, value."""
+    string. `choices`: see `check_choices`. `defaults`: the site's values of keys that the text does not set. Raises ProfileError: the first error, in the order syntax, unknown key, type, value."""
     data, places = parsed_toml(text, file=file)
-    return profile_with_overrides(data, places, overrides, choices), places
+    return profile_with_overrides(below(data, defaults), places, overrides, choices), places
 
 
 def parsed_toml(text: str, *, file: str) -> tuple[dict[str, Any], Places]:
@@ -43,6 +51,18 @@ def parsed_toml(text: str, *, file: str) -> tuple[dict[str, Any], Places]:
     except ValueError:  # Python limits the digits of a number
         raise ProfileError(file, None, "", "contains a number with thousands of digits") from None
     return data, Places(file, key_lines(text))
+
+
+def below(data: Mapping[str, Any], defaults: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A profile's document with defaults for the keys that it does not set. A document without a job gets none. `path`: where both begin."""
+    found = dict(data)
+    for key, value in defaults.items():
+        here = (*path, key)
+        if not isinstance(value, Mapping):
+            found.setdefault(key, value)
+        elif isinstance(inner := data.get(key, None if here in JOBS else {}), Mapping):
+            found[key] = below(inner, value, here)
+    return found
 
 
 def profile_with_overrides(
