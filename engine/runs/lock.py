@@ -1,6 +1,10 @@
-"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it until its process ends."""
+"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it until its process ends. And locks of files that several commands change."""
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from engine.core.errors import CheckError, SupervisorError
 from engine.linux.locks import try_lock
@@ -33,3 +37,19 @@ def is_taken(paths: RunPaths) -> bool:
     except SupervisorError:
         return True
     return False
+
+
+@contextlib.contextmanager
+def alone(path: Path, seconds: float) -> Iterator[bool]:
+    """Lets one process at a time go on, while it holds the lock of a file. Gives False if another process has held it for `seconds`. Where no file
+    can be made, or none can be locked, each process goes on."""
+    lock, end, is_alone = None, time.monotonic() + seconds, True
+    with contextlib.suppress(OSError):
+        while (lock := try_lock(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)) is None and time.monotonic() < end:
+            time.sleep(0.02)
+        is_alone = lock is not None
+    try:
+        yield is_alone
+    finally:
+        if lock is not None:
+            os.close(lock)

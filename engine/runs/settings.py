@@ -11,8 +11,8 @@ from engine.core.plan.document.places import Places
 from engine.core.settings import Settings, parse_settings
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
-from engine.linux.locks import alone
 from engine.runs.guarded import read_guarded
+from engine.runs.lock import alone
 from engine.runs.paths import settings_file
 
 LOCK_SECONDS = 5.0  # how long a change waits for one of another process, which takes milliseconds

@@ -26,8 +26,8 @@ from engine.core.plan.batch.slurm import (
 from engine.core.terminal_text import visible
 from engine.gate import LAUNCHED, Permit, which
 from engine.linux.files import read_file, replace_file
-from engine.linux.locks import alone
 from engine.planning.nodes import DEADLINE, answer, run_quickly
+from engine.runs.lock import alone
 from engine.runs.paths import state_folder
 from engine.runs.record import find_value
 
