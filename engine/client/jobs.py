@@ -67,7 +67,9 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
             with contextlib.suppress(SupervisorError, OSError):
                 if not waits_again(paths):
                     end_run(paths, queue_words(job), by=REQUEUE, again=True)
-        return queue_words(job)
+        return queue_words(job) + (
+            f"; {SCHEDULER_NAMES[submitted.scheduler]} said: {submitted.said}" if submitted.said else ""
+        )
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
     reason = end_words(number, job, scheduler=submitted.scheduler)
@@ -97,11 +99,12 @@ def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
     from engine.runs.ends.ending import lock_of_lost, write_queued
 
     with lock_of_lost(paths):
-        number = submit(read_plan(paths), paths)
+        number, said = submit(read_plan(paths), paths)
         write_queued(paths, number, by)  # first: the job waits until it is named in `job.json`
-        known = msgspec.structs.replace(submitted, at=time.time(), next=number, fruitless=0)
+        known = msgspec.structs.replace(submitted, at=time.time(), next=number, fruitless=0, said=said)
         replace_file(paths.job, msgspec.json.encode(known))
-    return f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {number} continues the run as its next attempt"
+    words = f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {number} continues the run as its next attempt"
+    return words + (f"; it said: {said}" if said else "")
 
 
 def continue_requeued(place: JobPlace, profile: bytes, plan: LaunchPlan) -> RunPaths | None:

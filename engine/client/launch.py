@@ -23,11 +23,12 @@ from engine.runs.record import Submitted, place_here
 
 
 class Begun(NamedTuple):
-    """A run that was written down. `is_supervised`: it has a supervisor, or a submitted job will start one."""
+    """A run that was written down. `is_supervised`: it has a supervisor, or a submitted job will start one. `said`: what its batch system has said."""
 
     paths: RunPaths
     plan: LaunchPlan
     is_supervised: bool
+    said: str = ""
 
 
 def profile_text(profile: Profile) -> bytes:
@@ -71,8 +72,7 @@ def begin_launch(
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise
     if plan.submission is not None:
-        _submit(plan, paths)
-        return Begun(paths, plan, is_supervised=True)
+        return Begun(paths, plan, is_supervised=True, said=_submit(plan, paths))
     standby = own_standby()
     has_taken = standby is not None and standby.serves(plan) and standby.take(paths)
     if standby is not None:
@@ -80,14 +80,16 @@ def begin_launch(
     return Begun(paths, plan, is_supervised=has_taken)
 
 
-def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
-    """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
+def _submit(plan: LaunchPlan, paths: RunPaths) -> str:
+    """Submits the job of a new run. Returns what the batch system has said. If it refuses the job, nothing of the run is left."""
     from engine.planning.batch import submit  # not needed for other runs
 
     assert plan.submission is not None
     try:
-        submitted = Submitted(job=submit(plan, paths), at=time.time(), scheduler=plan.submission.scheduler)
+        taken = submit(plan, paths)
     except BaseException:
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise
+    submitted = Submitted(job=taken.job, at=time.time(), scheduler=plan.submission.scheduler, said=taken.said)
     replace_file(paths.job, msgspec.json.encode(submitted))
+    return taken.said

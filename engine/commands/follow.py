@@ -105,7 +105,7 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
-            printer.run_view = snapshot.run
+            printer.snapshot = snapshot
             if snapshot.run.attempt != attempt:
                 attempt = snapshot.run.attempt
                 interrupts.after_answer(partial(printer.turn_to, attempt))
@@ -136,11 +136,10 @@ class _Printer:
 
     def __init__(self, run: LocalRun, snapshot: Snapshot, interrupts: FollowInterrupts) -> None:
         self._run, self._interrupts = run, interrupts
-        self._nodes = [rank.node for rank in snapshot.ranks]
+        self.snapshot = snapshot  # the newest: before its job starts, a run does not know its nodes
         self._attempt = snapshot.run.attempt
         self._follower = self._new_follower()
         self._silent_until, self._silent_state = asyncio.get_running_loop().time() + SILENCE, ""
-        self.run_view = snapshot.run
         self._bars = LiveBars(sys.stdout)
         self._is_raw = interrupts.has_rank_input
         draw_bars(self._bars)
@@ -158,14 +157,15 @@ class _Printer:
 
     def _break_silence(self) -> None:
         """Prints the activity of the ranks while none of them has printed anything: once while they start, and once when they run."""
-        if asyncio.get_running_loop().time() < self._silent_until or self.run_view.state == self._silent_state:
+        view = self.snapshot.run
+        if asyncio.get_running_loop().time() < self._silent_until or view.state == self._silent_state:
             return
-        self._silent_state = self.run_view.state
-        if self.run_view.state == "starting":
+        self._silent_state = view.state
+        if view.state == "starting":
             imports = "; torch is imported once for all of them" if read_plan(self._run.paths).launch.warm else ""
-            narrate(f"{self.run_view.doing}{imports}")
-        elif self.run_view.state == "running":
-            narrate(self.run_view.doing or f"{count(self.run_view.alive, 'rank')} started, and no output yet")
+            narrate(f"{view.doing}{imports}")
+        elif view.state == "running":
+            narrate(view.doing or f"{count(view.alive, 'rank')} started, and no output yet")
 
     def turn_to(self, attempt: int) -> None:
         """Continues with the files of this attempt, after the rest of all earlier ones."""
@@ -183,12 +183,12 @@ class _Printer:
         self._follower.close()
 
     def _new_follower(self) -> Follower:
-        ranks = list(range(len(self._nodes)))
+        ranks = list(range(len(self.snapshot.ranks)))
         is_raw = self._interrupts.has_rank_input
         return Follower(self._run.paths, self._attempt, ranks, final=not is_raw, whole=not is_raw)
 
     def _before(self, rank: int) -> str:
-        return f"[r{rank} {self._nodes[rank]}] "
+        return f"[r{rank} {self.snapshot.ranks[rank].node}] "
 
     def _print(self, chunks: Iterable[Chunk]) -> None:
         try:

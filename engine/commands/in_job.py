@@ -229,12 +229,12 @@ class _Supervision:
             return _fruitless_words(known)
         try:
             plan = await asyncio.to_thread(read_plan, run.paths)
-            number = await asyncio.to_thread(submit, plan, run.paths, after=known.job)
+            number, said = await asyncio.to_thread(submit, plan, run.paths, after=known.job)
         except (RankdeckError, OSError) as error:
             return str(error)
-        self._submitted = msgspec.structs.replace(known, at=time.time(), next=number)
+        self._submitted = msgspec.structs.replace(known, at=time.time(), next=number, said=said)
         replace_file(run.paths.job, msgspec.json.encode(self._submitted))
-        narrate(f"{run.run} goes on in job {number}")
+        narrate(f"{run.run} goes on in job {number} {said}".rstrip())
         return ""
 
 

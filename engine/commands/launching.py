@@ -87,6 +87,8 @@ def follow_launch(
             name_run(claimed, started)
     click.echo(msgspec.json.encode({"run": begun.paths.run}).decode() if as_json else begun.paths.run)
     warn(begun.plan)
+    if begun.said:
+        narrate(begun.said)
     if detach:
         return 0
     import asyncio  # what follows a run is imported while its ranks start

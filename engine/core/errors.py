@@ -5,6 +5,7 @@ RankdeckError                 exit status 1
 │   ├── ProfileError          2   a profile or config.toml is wrong: file, line, key, reason, nearest valid key
 │   └── RunNotFoundError      2   no run, or more than one, has that name
 ├── CheckError                3   something is missing; nothing was started
+│   └── NoAnswerError         3   a program has not answered in time
 ├── NotTrustedError           3   something would run for a profile, or in a folder, that the user has not trusted
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
@@ -63,6 +64,10 @@ class CheckError(RankdeckError):
     """A check failed before anything was started."""
 
     exit_status = 3
+
+
+class NoAnswerError(CheckError):
+    """A program has not answered in time, and was killed. Its request may have been served."""
 
 
 class NotTrustedError(RankdeckError):

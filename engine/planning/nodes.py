@@ -5,6 +5,7 @@ Commands run without a shell and with a deadline, at which they are killed with 
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.core.errors import CheckError
+from engine.core.errors import CheckError, NoAnswerError
 from engine.core.plan.hostfile import parse_hostfile
 from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, parse_nodes
 from engine.core.plan.profile import Layout, PbsJob, SlurmJob
+from engine.core.terminal_text import visible
 from engine.gate import Permit
 
 MAX_SIZE = 1 << 20  # largest hostfile, in bytes
+MOST_SPOKEN = 4_000  # characters of what a program of a batch system says
 DEADLINE = 20.0  # seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several
 
 _FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
@@ -178,7 +181,7 @@ def answer(
 
     Args:
         hint: the next step if it fails.
-        whole: what it prints as errors follows.
+        whole: what it prints as errors follows, and is told whole if it fails.
         environment: Environment of the command; None: that of this process.
 
     Raises:
@@ -186,9 +189,16 @@ def answer(
     """
     status, out, complaint = run_quickly(command, permit, hint=hint, limit=DEADLINE, environment=environment)
     if status != 0:
-        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CheckError(f"{_name(command)} fails: {last or f'exit status {status}'}", hint=hint)
+        text = complaint.decode(errors="replace")
+        told = spoken(text, command[0]) if whole else text.strip().rpartition("\n")[2]
+        raise CheckError(f"{_name(command)} fails: {told or f'exit status {status}'}", hint=hint)
     return (out + complaint if whole else out).decode(errors="replace")
+
+
+def spoken(text: str, program: str) -> str:
+    """The messages of a batch system's program to people, such as those of `job_submit.lua`, on one line."""
+    lines = re.sub(rf"(?m)^{re.escape(program)}: (?:error: |fatal: )?", "", text).splitlines()
+    return visible(" / ".join(line.strip() for line in lines if line.strip())[:MOST_SPOKEN])
 
 
 def _name(command: Sequence[str]) -> str:
@@ -229,6 +239,6 @@ def run_quickly(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the child of a site's wrapper script holds the pipes too
             if isinstance(error, subprocess.TimeoutExpired):
-                raise CheckError(f"{name} does not answer within {limit:g} s", hint=hint) from None
+                raise NoAnswerError(f"{name} does not answer within {limit:g} s", hint=hint) from None
             raise
     return process.returncode, out, complaint

@@ -77,6 +77,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler = "slurm"
     by_user: bool = False
     restarts: int = 0
+    said: str = ""  # by the batch system when it took the job
 
 
 def read_value(path: Path, kind: type[Value]) -> Value:

@@ -204,7 +204,7 @@ def test_what_pbs_refuses_is_told_before_anything_is_left(fake_pbs, rankdeck, wr
     assert "PBS judges the job when it is submitted" in rankdeck("check", profile, "--json").stdout
     done = rankdeck("launch", "--detach", profile)
     assert done.returncode != 0
-    assert "qsub fails: qsub: Unknown queue" in done.stderr
+    assert "qsub fails: Unknown queue" in done.stderr
     assert not list((rankdeck.home / "runs").iterdir())
 
 

@@ -85,7 +85,11 @@ def test_ranks_on_a_login_node_are_warned_of(slurm: Slurm, rankdeck: Deck, write
     assert done.returncode == 0
     assert "is a login node of Slurm, and ranks would run on it; submit a job: rankdeck run --slurm" in done.stderr
     done = rankdeck("run", "--slurm", "-n", "1", script)
-    assert (done.returncode, "login node" in done.stderr) == (0, False)
+    assert (done.returncode, done.stdout.splitlines()[1:], "login node" in done.stderr) == (
+        0,
+        ["[r0 sl1] hello"],
+        False,
+    )
     done = rankdeck("run", "-n", "1", script, env={"SLURM_JOB_ID": "1"})  # in a job that salloc has made
     assert (done.returncode, "login node" in done.stderr) == (0, False)
 

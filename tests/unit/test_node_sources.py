@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from engine.gate import LAUNCHED
 from engine.planning import nodes as node_sources
 from engine.planning.nodes import nodes_of
 from tests.support import from_table, is_alive, wait_until
-
-WriteCommand = Callable[[str, str], Path]
+from tests.unit.conftest import WriteCommand
 
 
 @pytest.fixture(autouse=True)
@@ -24,22 +22,6 @@ def no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_HET_SIZE", "PBS_NODEFILE", "CLUSTERSHELL_CFGDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-@pytest.fixture
-def write_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteCommand:
-    """Puts a shell script on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-    def write(name: str, script: str) -> Path:
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
-
-    return write
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from engine.planning.profiles import entry_of, read_launched, read_with_places, 
 from engine.planning.programs import Wanted, make_profile
 from engine.planning.trust import permit_of, trust
 from tests.support import from_table
+from tests.unit.conftest import WriteCommand
 
 
 @pytest.fixture(autouse=True)
@@ -170,11 +171,9 @@ def test_other_folders_come_after_that_of_the_system(
 
 
 @pytest.fixture
-def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def conf(write_command: WriteCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """slurm.conf of a cluster that has an sbatch on this machine, whose name is login1.site."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/sbatch").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    write_command("sbatch", "exit 1")
     monkeypatch.setattr(socket, "gethostname", lambda: "login1.site")
     for name in JOBS:
         monkeypatch.delenv(name, raising=False)

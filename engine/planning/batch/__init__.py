@@ -2,16 +2,16 @@
 
 import os
 import re
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from engine.core.errors import CheckError
+from engine.core.errors import CheckError, NoAnswerError
 from engine.core.plan.batch import submit_argv
 from engine.core.plan.batch.job import SCRIPT, QueuedJob, Scheduler, Submission
 from engine.core.plan.plan import LaunchPlan
 from engine.gate import LAUNCHED, Permit
 from engine.linux.files import replace_file
 from engine.planning.batch import pbs, slurm
-from engine.planning.nodes import answer
+from engine.planning.nodes import answer, spoken
 from engine.runs.paths import RunPaths
 
 
@@ -36,6 +36,9 @@ class BatchSystem(Protocol):
     def job(self, number: str) -> QueuedJob | None:
         """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
 
+    def number_of(self, script: str) -> str:
+        """The number of the job that runs a script; empty: unknown."""
+
     def check_answers(self, job: str, *, patient: bool) -> None:
         """Raises SilentSlurmError if nothing of a job can be reached because its batch system does not answer. `patient`: a connection may
         wait for a controller that is only slow."""
@@ -47,8 +50,15 @@ class BatchSystem(Protocol):
 BATCH_SYSTEMS: dict[Scheduler, BatchSystem] = {"slurm": slurm, "pbs": pbs}
 
 
-def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
-    """Submits the job of a run. Returns its number.
+class Taken(NamedTuple):
+    """A job that a batch system has taken: its number, and what the batch system has said, such as a message of `job_submit.lua`."""
+
+    job: str
+    said: str
+
+
+def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> Taken:
+    """Submits the job of a run.
 
     Args:
         plan: with a submission.
@@ -57,6 +67,7 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
 
     Raises:
         CheckError: the batch system refuses the job; the message is its own.
+        NoAnswerError: it does not answer, and the job is not found.
         OSError: the script can't be written.
     """
     assert plan.submission is not None
@@ -64,18 +75,25 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
     system = BATCH_SYSTEMS[name]
     replace_file(paths.folder / SCRIPT, plan.submission.script.encode(), mode=0o700)
     words = submit_argv(plan.submission, str(paths.folder), after=after)
-    said = answer(
-        words,
-        LAUNCHED,
-        hint=f"correct [layout.{name}]; rankdeck plan shows the command",
-        # A job hands its variables down, and its own would be wrong for the next one.
-        environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},
-    )
+    try:
+        text = answer(
+            words,
+            LAUNCHED,
+            hint=f"correct [layout.{name}]; rankdeck plan shows the command",
+            whole=True,
+            # A job hands its variables down, and its own would be wrong for the next one.
+            environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},
+        )
+    except NoAnswerError as error:
+        if not (text := system.number_of(str(paths.folder / SCRIPT))):
+            hint = f"a job {plan.name} may be in the queue all the same, and would end at once: cancel it"
+            raise NoAnswerError(error.message, hint=hint) from None
     slurm.forget_queue()
-    job = said.strip().partition(";")[0]  # another cluster's name may follow
+    said, _, rest = text.strip().partition("\n")
+    job = said.partition(";")[0]  # another cluster's name may follow
     if not system.NUMBER.fullmatch(job):
         raise CheckError(
             f"{words[0]} answers {said.strip()[:80]!r}, which is not a job id",
             hint="try the command of rankdeck plan by hand",
         )
-    return job
+    return Taken(job, spoken(rest, words[0]))

@@ -61,6 +61,11 @@ def _ask(number: str) -> tuple[int, bytes, bytes]:
         raise
 
 
+def number_of(script: str) -> str:
+    """PBS does not tell which script a job runs."""
+    return ""
+
+
 def check_answers(job: str, *, patient: bool) -> None:
     """Nodes are reached by ssh, whether the server answers or not."""
 

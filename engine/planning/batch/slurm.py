@@ -23,10 +23,9 @@ from engine.core.plan.batch.slurm import (
     parse_queue,
     slurmd_port,
 )
-from engine.core.terminal_text import visible
 from engine.gate import LAUNCHED, Permit, which
 from engine.linux.files import read_file, replace_file
-from engine.planning.nodes import DEADLINE, answer, run_quickly
+from engine.planning.nodes import DEADLINE, answer, run_quickly, spoken
 from engine.runs.lock import alone
 from engine.runs.paths import state_folder
 from engine.runs.record import find_value
@@ -53,8 +52,10 @@ def test(submission: Submission, permit: Permit) -> str:
     is Slurm's. Raises NotTrustedError: Slurm may not be asked."""
     words = ["sbatch", "--test-only", *submission.options, "--wrap=true"]
     said = answer(words, permit, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
-    lines = [line.removeprefix("sbatch: ") for line in said.splitlines() if "to start at" in line]
-    return visible(" ".join(lines)[:200]) or "Slurm would accept the job"
+    lines = said.splitlines()
+    starts = spoken("\n".join(line for line in lines if "to start at" in line), "sbatch")
+    told = spoken("\n".join(line for line in lines if "to start at" not in line), "sbatch")
+    return "; ".join(filter(None, [starts or "Slurm would accept the job", told]))
 
 
 def partitions() -> list[Partition]:
@@ -70,6 +71,17 @@ def job(number: str) -> QueuedJob | None:
         return queue().get(number)
     except SilentSlurmError:
         raise SilentSlurmError(silence_words(number), hint=_PING) from None
+
+
+def number_of(script: str) -> str:
+    """The number of the job that runs a script; empty: squeue does not know it, or does not answer."""
+    words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", "--format=%A|%o"]
+    with contextlib.suppress(CheckError):
+        for line in answer(words, LAUNCHED, hint=_HINT).splitlines():
+            number, _, command = line.partition("|")
+            if command == script or command.startswith(f"{script} "):
+                return number
+    return ""
 
 
 def check_answers(job: str, *, patient: bool) -> None:

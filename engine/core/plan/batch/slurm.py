@@ -19,7 +19,7 @@ HERE = ("layout", "slurm")
 _SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """A job or a task of a job array. `squeue` can't mistake it for an option."""
 
-_SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
+_SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait", "-o": "output"}
 
 FORMAT = "%A|%T|%S|%N|%r"
 """For `squeue --format`: number, state, expected or real start, nodes, reason. The reason is last, because it may be any text."""
