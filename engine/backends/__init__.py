@@ -69,16 +69,12 @@ def settings_of(name: str, rejoin: Rejoin, *, one_machine: bool, permit: Permit)
     parts = [BACKENDS[backend].settings(one_machine, permit) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
     if len(parts) > 1 and alone:
-        raise CheckError(
-            f"{alone[0].name} can't be combined with other backends: torch would use it for every device",
-            hint=f'set backend.name to "{alone[0].name}", or to "cpu:gloo,cuda:nccl"',
-        )
+        fact = f"{alone[0].name} can't be combined with other backends: torch would use it for every device"
+        raise CheckError(fact, hint=f'set backend.name to "{alone[0].name}", or to "cpu:gloo,cuda:nccl"')
     for device, backend in devices_in(name).items():
         if (device, backend) == ("cpu", "nccl") or (device == "cuda" and backend in ("mpi", "ucc")):
-            raise CheckError(
-                f"{backend} can't be the backend for {device} alone",
-                hint="use cpu:gloo,cuda:nccl, or name mpi or ucc without a device",
-            )
+            hint = "use cpu:gloo,cuda:nccl, or name mpi or ucc without a device"
+            raise CheckError(f"{backend} can't be the backend for {device} alone", hint=hint)
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
     if first.mpi is not None and rejoin == "mpi":

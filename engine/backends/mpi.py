@@ -78,10 +78,8 @@ def check_plan(plan: LaunchPlan) -> None:
     mpi = plan.backend.mpi
     assert mpi is not None
     if not can_place(mpi, [place.node for place in plan.places]):
-        raise CheckError(
-            "MPICH can't place ranks in cyclic order on nodes with different numbers of ranks",
-            hint='set layout.order to "block"',
-        )
+        hint = 'set layout.order to "block"'
+        raise CheckError("MPICH can't place ranks in cyclic order on nodes with different numbers of ranks", hint=hint)
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
@@ -90,10 +88,8 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     mpi = plan.backend.mpi
     assert mpi is not None
     if output.status == _EXIT_MISSING:
-        raise CheckError(
-            f"{plan.python} has no mpi4py, and its torch was built without MPI",
-            hint=f"{plan.python} -m pip install mpi4py",
-        )
+        hint = f"{plan.python} -m pip install mpi4py"
+        raise CheckError(f"{plan.python} has no mpi4py, and its torch was built without MPI", hint=hint)
     found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, output.text))), None)
     if output.status or found is None:  # an unknown library may be compatible
         return ""

@@ -266,10 +266,8 @@ class LocalRun:
             return await asyncio.to_thread(submit_again, self.paths, submitted, user_name())
         if submitted is not None and not is_in_job(submitted):
             job = f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {submitted.job}"
-            raise RankdeckError(
-                f"{self.run} was launched inside {job}, which this command is not part of",
-                hint="restart it there, or submit its batch file again",
-            )
+            hint = "restart it there, or submit its batch file again"
+            raise RankdeckError(f"{self.run} was launched inside {job}, which this command is not part of", hint=hint)
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
         await asyncio.to_thread(start_supervisor, self.paths, user_name())

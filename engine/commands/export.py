@@ -58,10 +58,8 @@ def export_run(
             raise
         except Exception as error:  # noqa: BLE001 - of code that is not ours
             said = str(error).strip().partition("\n")[0]
-            raise RankdeckError(
-                f"{kind} failed: {type(error).__name__}: {said}",
-                hint=f"correct the settings of {kind}, which rankdeck does not change",
-            ) from None
+            hint = f"correct the settings of {kind}, which rankdeck does not change"
+            raise RankdeckError(f"{kind} failed: {type(error).__name__}: {said}", hint=hint) from None
         return
     if follow:
         raise UsageError(f"--follow is for {', '.join(CURVES)}", hint="leave out --follow, or export again later")

@@ -225,10 +225,8 @@ def save_new(profile: Profile, places: Places, permit: Permit, option: str = "--
         RankdeckError: it could not be launched.
     """
     if any(entry.name == profile.name for entry in list_profiles()):
-        raise UsageError(
-            f"there is already a profile {profile.name!r}",
-            hint=f"choose another name with {option}: nothing is overwritten",
-        )
+        hint = f"choose another name with {option}: nothing is overwritten"
+        raise UsageError(f"there is already a profile {profile.name!r}", hint=hint)
     saved = with_absolute_paths(profile)
     LocalEngine().preview(saved, permit, places)
     return save_profile(saved)

@@ -69,10 +69,8 @@ def parse_address(text: str) -> Address:
     with contextlib.suppress(ValueError):
         if ip_address(host).is_loopback:
             return Address(host, int(number), "")
-    raise UsageError(
-        f"--listen: {host} is not on the loopback network; the page has no password",
-        hint="listen on 127.0.0.1, and reach it from elsewhere by ssh -L or a proxy that asks for one",
-    )
+    hint = "listen on 127.0.0.1, and reach it from elsewhere by ssh -L or a proxy that asks for one"
+    raise UsageError(f"--listen: {host} is not on the loopback network; the page has no password", hint=hint)
 
 
 def serve(address: Address) -> None:

@@ -9,7 +9,7 @@ from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_whereabouts
 
-ANSWER_TIME = 5.0  # seconds for a supervisor's next note: it looks every second, and shared file systems are slow
+ANSWER_TIME = 10.0  # seconds for a supervisor's next note: it looks every four, and shared file systems are slow
 
 
 def take_over(paths: RunPaths, *, yes: bool) -> None:
@@ -29,10 +29,8 @@ def take_over(paths: RunPaths, *, yes: bool) -> None:
     deadline = time.monotonic() + ANSWER_TIME
     while time.monotonic() < deadline:
         if (where := read_whereabouts(paths)) is not None:
-            raise SupervisorElsewhereError(
-                f"the supervisor of {paths.run} lives on {where.host}: it has answered",
-                hint=f"ssh -t {where.host} rankdeck attach {paths.run}",
-            )
+            fact = f"the supervisor of {paths.run} lives on {where.host}: it has answered"
+            raise SupervisorElsewhereError(fact, hint=f"ssh -t {where.host} rankdeck attach {paths.run}")
         time.sleep(0.1)
     click.echo(
         f"{paths.run} belongs to this host now: rankdeck attach {paths.run} continues it, or stop and clean end it"

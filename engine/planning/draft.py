@@ -45,10 +45,8 @@ class Draft:
         for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
             if node.transport == "local":
                 if node.name not in LOCAL_NAMES:
-                    raise CheckError(
-                        f"{node.name} is not this machine",
-                        hint='leave layout.transport out, or set it to "ssh", to reach it',
-                    )
+                    hint = 'leave layout.transport out, or set it to "ssh", to reach it'
+                    raise CheckError(f"{node.name} is not this machine", hint=hint)
                 self._known[node.name] = replace(local.facts(node.name), python=self._python)
         self._here = frozenset(self._known)
 

@@ -290,10 +290,8 @@ def _check_this_machine(plan: LaunchPlan) -> None:
             raise CheckError(f"there is no program {plan.launch.wrap[0]!r}", hint="correct launch.wrap, or install it")
         return
     if plan.program.kind == "script" and not script.is_file():
-        raise CheckError(
-            f"the script {script} does not exist",
-            hint="recipe.script is relative to the directory you start rankdeck in",
-        )
+        hint = "recipe.script is relative to the directory you start rankdeck in"
+        raise CheckError(f"the script {script} does not exist", hint=hint)
     if plan.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
     if plan.rank.wrap and shutil.which(plan.rank.wrap[0]) is None:

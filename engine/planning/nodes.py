@@ -100,10 +100,8 @@ def _future_slots(layout: Layout, job: SlurmJob | PbsJob) -> tuple[Slots, ...]:
     """The nodes of a job that is still to be submitted: node1, node2 and so on."""
     ranks = job.ranks_per_node or layout.ranks_per_node
     if ranks == "auto":
-        raise CheckError(
-            "the number of ranks must be known before a job is submitted",
-            hint=f"set layout.{layout.system}.ranks_per_node, or use -n",
-        )
+        hint = f"set layout.{layout.system}.ranks_per_node, or use -n"
+        raise CheckError("the number of ranks must be known before a job is submitted", hint=hint)
     return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
 
 
@@ -111,15 +109,11 @@ def _this_job() -> tuple[str, str]:
     """The number of the job that this process is part of, and its nodes."""
     names = os.environ.get("SLURM_JOB_NODELIST", "")
     if not names:
-        raise CheckError(
-            'layout.slurm is "current", but rankdeck does not run in a Slurm job: SLURM_JOB_NODELIST is not set',
-            hint="start rankdeck inside salloc or sbatch, or name a job: layout.slurm = 1234",
-        )
+        fact = 'layout.slurm is "current", but rankdeck does not run in a Slurm job: SLURM_JOB_NODELIST is not set'
+        raise CheckError(fact, hint="start rankdeck inside salloc or sbatch, or name a job: layout.slurm = 1234")
     if os.environ.get("SLURM_HET_SIZE", "1") != "1":
-        raise CheckError(
-            "this is a heterogeneous job of Slurm, which rankdeck can't use",
-            hint="get one allocation for all nodes: without `hetjob` and without `:` in salloc and sbatch",
-        )
+        hint = "get one allocation for all nodes: without `hetjob` and without `:` in salloc and sbatch"
+        raise CheckError("this is a heterogeneous job of Slurm, which rankdeck can't use", hint=hint)
     return os.environ.get("SLURM_JOB_ID", ""), names
 
 
@@ -142,10 +136,8 @@ def _other_job(job: str, permit: Permit) -> tuple[str, str]:
 def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
     file = os.environ.get("PBS_NODEFILE", "")
     if not file:
-        raise CheckError(
-            'layout.pbs is "current", but rankdeck does not run in a PBS job: PBS_NODEFILE is not set',
-            hint="start rankdeck inside qsub -I or a job",
-        )
+        fact = 'layout.pbs is "current", but rankdeck does not run in a PBS job: PBS_NODEFILE is not set'
+        raise CheckError(fact, hint="start rankdeck inside qsub -I or a job")
     slots = parse_hostfile(_text(file), file)
     if layout.ranks_per_node != "auto":
         slots = tuple(Slots(node=slot.node, ranks=layout.ranks_per_node) for slot in slots)

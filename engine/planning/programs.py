@@ -113,10 +113,8 @@ def _kind(wanted: Wanted) -> str:
     from engine.core.launch_commands.command import LAUNCHERS  # only for an error
 
     if Path(word).name in LAUNCHERS:
-        raise UsageError(
-            f"{word!r} is another launcher",
-            hint=f"rankdeck import '{Path(word).name} …' makes a profile of its command",
-        )
+        hint = f"rankdeck import '{Path(word).name} …' makes a profile of its command"
+        raise UsageError(f"{word!r} is another launcher", hint=hint)
     if word and Path(word).is_dir():
         raise UsageError(f"{word!r} is a folder", hint="name a script in it, or with -m a module")
     scripts = [str(Path(word).with_name(path.name)) for path in Path(word).parent.glob("*.py")] if word else []

@@ -7,7 +7,6 @@ was written last comes last. A record has 16 bytes: milliseconds since the epoch
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import struct
@@ -51,6 +50,7 @@ class OrderWriter:
         self._last = -1
         """The file of the last record in the buffer."""
         self._written_at = 0.0
+        self._descriptor = -1
 
     def note(self, rank: int, stream: int, size: int, now: float) -> None:
         """Notes the growth of a file.
@@ -78,15 +78,23 @@ class OrderWriter:
         self._written_at = time.time() if now is None else now
         if not self._buffer:
             return
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            try:
-                os.write(descriptor, self._buffer)
-            finally:
-                os.close(descriptor)
-        self._buffer.clear()
+        try:
+            if self._descriptor < 0:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._descriptor = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.write(self._descriptor, self._buffer)
+            self._buffer.clear()
+        except OSError:
+            self._buffer.clear()
+            self.close()  # the next write opens it again, if its handle was stale
         self._last = -1
+
+    def close(self) -> None:
+        """Writes what was noted, and closes the file. A later write opens it again."""
+        self.flush()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def read_order(path: Path, ranks: int) -> Iterator[Growth]:

@@ -48,7 +48,11 @@ from engine.supervisor.watches.health import HealthWatch
 from engine.supervisor.watches.imports import ImportWatch
 from engine.supervisor.watches.patience import STORE_PERIOD, HoldWatch, JoinWatch, RejoinWatch, StoreWatch
 
-SAVE_PERIOD = 5.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
+NEWS = ("state", "activity", "attempt", "generation", "alive", "failure", "stall", "saved", "ended_at")
+"""Fields of a run for which its summary is written at once."""
+
+PROGRESS_PERIOD = 5.0  # seconds between two summaries that differ only in the progress
+SAVE_PERIOD = 20.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
 SAVE_SHARE = 0.02  # largest share of time for saving: with thousands of ranks it takes a second
 
 
@@ -187,11 +191,14 @@ def _close_starter() -> None:
 async def _save(runner: Runner, snapshots: Snapshots) -> None:
     """Saves the summary for `ps` soon after a change, and the curves regularly."""
     written: RunView | None = None
-    due = time.monotonic() + SAVE_PERIOD
+    due, told = time.monotonic() + SAVE_PERIOD, float("-inf")
     while True:
         run = snapshots.run_view
-        if run != written and _save_quietly(runner.run, partial(write_summary, runner.run.paths, run)):
-            written = run
+        is_news = written is None or any(getattr(run, name) != getattr(written, name) for name in NEWS)
+        if (is_news or (run != written and time.monotonic() - told >= PROGRESS_PERIOD)) and _save_quietly(
+            runner.run, partial(write_summary, runner.run.paths, run)
+        ):
+            written, told = run, time.monotonic()
         await asyncio.sleep(1)
         if (began := time.monotonic()) >= due:
             _save_quietly(runner.run, runner.ingest.save)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import time
@@ -18,13 +19,14 @@ from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.linux.files import replace_file
 from engine.linux.sockets import peer_of
-from engine.runs.record import Submitted, Whereabouts, place_here, read_submitted, read_whereabouts
+from engine.runs.record import Submitted, Whereabouts, place_here, read_submitted
 from engine.supervisor.log import note
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
 
 UPDATE_PERIOD = 0.1  # seconds between two updates to one subscriber: more would not be visible
 SOCKET_CHECK_PERIOD = 1.0  # seconds between two checks of the socket's path
+NOTE_CHECKS = 4  # checks of the socket for one of the note about it, in a home that many nodes share
 CLOSE_TIMEOUT = 1.0  # seconds for subscribers to receive the last update
 MAX_LINE = 1 << 20  # Bytes of one request. rankdeck's clients send less.
 _requests: msgspec.json.Decoder[msg.Request] = msgspec.json.Decoder(msg.Request)
@@ -87,10 +89,15 @@ class Server:
 
     async def keep_listening(self) -> None:
         """Listens again if the socket is gone: systemd removes it when a user's last session ends. Keeps the note about it."""
-        while True:
+        for look in itertools.count():
             await asyncio.sleep(SOCKET_CHECK_PERIOD)
-            # Read, because a shared file system may say for long that a file exists which another host has removed.
-            if not self._is_noted or read_whereabouts(self._run.paths) is None:
+            try:
+                # Opened, because a shared file system may say for long that a file exists which another host has removed.
+                if look % NOTE_CHECKS == 0:
+                    os.close(os.open(self._run.paths.supervisor, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError:
+                self._is_noted = False
+            if not self._is_noted:
                 self._note_whereabouts()
             with contextlib.suppress(OSError, RankdeckError):
                 if self._run.paths.socket != self._path or not self._path.exists():

@@ -22,7 +22,8 @@ def launch(slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profil
     def launch(**job: Any) -> str:
         layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "gres": "gpu:2", **job}}
         ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
-        run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, launch=ladder))
+        script, backend = write_script("count.py", COUNT), {"name": "auto"}
+        run: str = rankdeck.launch(write_profile(script, 2, layout=layout, launch=ladder, backend=backend))
         return run
 
     return launch
@@ -59,24 +60,12 @@ def test_a_running_job_is_reached_and_stopped_from_the_login_node(
     wait_up(rankdeck, run)
     status = rankdeck.wait_status(run, lambda status: status["state"] == "running")
     assert [rank["node"] for rank in status["ranks"]] == ["sl1", "sl1", "sl2", "sl2"]
+    plan = json.loads((rankdeck.folder(run) / "plan.json").read_text())
+    assert (plan["backend"]["name"], plan["backend_is_auto"], plan["launch"]["hold_for"]) == ("gloo", True, 900)
     wait_until(lambda: "count.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")
-
-
-def test_a_job_decides_on_its_nodes_what_is_auto(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
-    script = write_script("count.py", COUNT)
-    profile = write_profile(script, 1, backend={"name": "auto"}, layout={"slurm": {"ranks_per_node": 1}})
-    assert "auto: chosen on the nodes of the job" in rankdeck("plan", "--trust", profile).stdout
-    run = rankdeck.launch(profile)
-    assert rankdeck.status(run)["backend"] in ("auto", "gloo")
-    rankdeck.wait_log(run, 0, b"line 1\n")
-    plan = json.loads((rankdeck.folder(run) / "plan.json").read_text())
-    assert (plan["backend"]["name"], plan["backend_is_auto"], plan["launch"]["hold_for"]) == ("gloo", True, 900)
-    assert rankdeck("stop", run).returncode == 0
 
 
 def test_ranks_on_a_login_node_are_warned_of(slurm: Slurm, rankdeck: Deck, write_script: WriteScript) -> None:

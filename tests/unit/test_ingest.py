@@ -1,6 +1,7 @@
 """The files of ranks become curves."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -39,6 +40,36 @@ def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote:
     series = ingest.series.get(0, "loss")
     assert series is not None
     assert [(step, value) for _, step, value in series.recent] == [(step, 1 / step) for step in steps]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_files_that_grow_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_remote: bool) -> None:
+    """In a home that machines share, each `open` asks its server."""
+    opened: list[str] = []
+    real = os.open
+
+    def open_noted(path: str | Path, *words: int) -> int:
+        opened.append(str(path))
+        return real(path, *words)
+
+    monkeypatch.setattr(os, "open", open_noted)
+    paths = RunPaths(tmp_path)
+    ingest, file, size = ingest_of(paths), paths.rank_file(0, 0, "out"), 0
+    file.parent.mkdir(parents=True)
+    for step in range(1, 9):
+        data = b"step %d\n" % step
+        if not is_remote:
+            with file.open("ab") as rank:
+                rank.write(data)
+        assert not is_remote or ingest.take_data(0, 0, size, data)
+        size += len(data)
+        ingest.take_sizes(0, [[0, size, 0, 0]])
+        while ingest.read_slice():
+            pass
+        ingest._order.flush()
+    assert ingest.progress[0].step == 8
+    assert opened.count(str(file)) <= 1 + is_remote
+    assert opened.count(str(paths.order(0))) == 1
 
 
 def test_the_last_line_of_a_rank_that_has_ended_well_needs_no_line_feed(tmp_path: Path) -> None:

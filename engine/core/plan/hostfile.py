@@ -23,10 +23,8 @@ def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
             slots = _read(said)
             before = lines.setdefault(slots.node, [])
             if before and (slots.ranks or slots.node in counts):
-                raise LayoutError(
-                    f"{slots.node} is on line {before[0]} already",
-                    hint="give all its ranks on one line, or none on any",
-                )
+                hint = "give all its ranks on one line, or none on any"
+                raise LayoutError(f"{slots.node} is on line {before[0]} already", hint=hint)
         except LayoutError as error:
             raise ProfileError(file, number, "", str(error), hint=error.hint) from None
         before.append(number)

@@ -91,10 +91,8 @@ def groups_of(nodes: str | Sequence[str]) -> tuple[str, ...]:
     groups = tuple(word for word in _words(nodes) if word.startswith("@"))
     for group in groups:
         if not _GROUP.match(group):
-            raise LayoutError(
-                f"{quoted(group)} is not a valid group name",
-                hint='for example: "@gpu" or "@source:gpu"; its ranks are layout.ranks_per_node',
-            )
+            hint = 'for example: "@gpu" or "@source:gpu"; its ranks are layout.ranks_per_node'
+            raise LayoutError(f"{quoted(group)} is not a valid group name", hint=hint)
     return groups
 
 
@@ -114,10 +112,8 @@ def parse_node(word: str) -> Slots:
         raise LayoutError(f"{quoted(word)} is a number, not a node", hint='ranks of this machine: "localhost:4"')
     ranks = None if count is None else count_of(count)
     if count is not None and ranks is None:
-        raise LayoutError(
-            f"{quoted(word)}: {quoted(count)} is not a number of ranks",
-            hint=f'1 to {MAX_RANKS}, for example: "{word.removesuffix(count)}4"',
-        )
+        hint = f'1 to {MAX_RANKS}, for example: "{word.removesuffix(count)}4"'
+        raise LayoutError(f"{quoted(word)}: {quoted(count)} is not a number of ranks", hint=hint)
     return Slots(node=node, ranks=ranks)
 
 
@@ -143,10 +139,8 @@ def complete(slots: Iterable[Slots], ranks_per_node: int | Literal["auto"]) -> t
             raise LayoutError("names this machine more than once", hint='for example: nodes = "localhost"')
         if len(seen) > 1:
             name = min(local)
-            raise LayoutError(
-                f"names {name!r} together with other nodes, which can't reach it by that name",
-                hint="name this machine by its host name or its address",
-            )
+            hint = "name this machine by its host name or its address"
+            raise LayoutError(f"names {name!r} together with other nodes, which can't reach it by that name", hint=hint)
     if (ranks := sum(slot.ranks or 0 for slot in found)) > MAX_RANKS:
         raise LayoutError(f"asks for {ranks} ranks", hint=f"a run has {MAX_RANKS} at most")
     return found

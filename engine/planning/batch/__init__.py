@@ -92,8 +92,6 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> Taken:
     said, _, rest = text.strip().partition("\n")
     job = said.partition(";")[0]  # another cluster's name may follow
     if not system.NUMBER.fullmatch(job):
-        raise CheckError(
-            f"{words[0]} answers {said.strip()[:80]!r}, which is not a job id",
-            hint="try the command of rankdeck plan by hand",
-        )
+        hint = "try the command of rankdeck plan by hand"
+        raise CheckError(f"{words[0]} answers {said.strip()[:80]!r}, which is not a job id", hint=hint)
     return Taken(job, spoken(rest, words[0]))

@@ -26,13 +26,13 @@ from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.run import events as ev
-from engine.linux.files import read_part, replace_file
+from engine.linux.files import replace_file
 from engine.runs.foreign.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.record import find_value
 from engine.runs.replay import SavedSeries
 from engine.supervisor.output.last_output import LastOutput
-from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
+from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, OpenFiles, size_of
 from engine.supervisor.run import SupervisedRun
 
 TURN = 0.005
@@ -66,12 +66,11 @@ class Ingest:
         """Points that there ever were; `points` holds the newest of them."""
         self._order = OrderWriter(paths.order(self.attempt))
         self._files: dict[tuple[int, Kind], GrowingFile] = {}
-        self._failed: set[tuple[int, Kind]] = set()
-        """Files of this attempt that are not read any more."""
+        self._open = OpenFiles()
+        self._failed: set[tuple[int, Kind]] = set()  # files of this attempt that are not read any more
         self._readers: dict[tuple[int, Kind], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
-        self._tracked: dict[str, int] = {}
-        """How far files of trackers were read."""
+        self._tracked: dict[str, int] = {}  # how far files of trackers were read
         self.last = LastOutput(paths, lambda rank: self.progress[rank])
         self._stored: dict[int, list[int]] = {}
         self._grown: deque[tuple[int, Kind]] = deque()
@@ -114,8 +113,9 @@ class Ingest:
         """Switches to the files of an attempt. Curves continue; the newest numbers start again."""
         if attempt == self.attempt:
             return
-        self._order.flush()
+        self._order.close()
         self.attempt, self._order = attempt, OrderWriter(self._paths.order(attempt))
+        self._open.clear()
         for of_attempt in (self._files, self._failed, self._readers, self._partial, self._stored, self._grown):
             of_attempt.clear()
         self.last.start_attempt(attempt)
@@ -186,7 +186,7 @@ class Ingest:
             return False
         data = data[sizes[stream] - offset :]
         try:
-            append(self._file(rank, KINDS[stream]).path, data)
+            self._open.append(self._file(rank, KINDS[stream]).path, data)
         except OSError:
             del self._stored[rank]  # a part of it may be there
             raise
@@ -223,7 +223,7 @@ class Ingest:
         rank, kind = key = self._grown.popleft()
         file = self._file(rank, kind)
         try:
-            data = read_part(file.path, min(SLICE, file.size - file.offset), file.offset)
+            data = self._open.read(file, min(SLICE, file.size - file.offset))
         except OSError:
             file.offset = file.size
             return True

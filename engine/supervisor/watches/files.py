@@ -10,6 +10,7 @@ from engine.linux.files import read_file, replace_file
 from engine.supervisor.journal import Journal
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
+PLAN_PERIOD = 10.0  # seconds between two looks for the plan, in a home that many nodes share
 ROOM = 1 << 16  # bytes that must fit before the disk counts as writable: more than one event
 END_PATIENCE = 86400.0  # Seconds to wait for space to record how a run ended. No other process knows it.
 
@@ -21,14 +22,17 @@ class FileWatch:
         self._run, self._journal = run, journal
         self._plan = read_file(run.paths.plan)
         self._is_told = False
+        self._due = 0.0
 
     def look(self, now: float) -> None:
         """Restores the plan, and writes what waits."""
         run, plan = self._run, self._run.paths.plan
-        with contextlib.suppress(OSError):  # the folder is gone, or the disk is full: the next look tries again
-            if not plan.exists():
-                replace_file(plan, self._plan)
-                os.utime(plan, (run.state.launched_at,) * 2)  # lists of runs order by it
+        if now >= self._due:
+            self._due = now + PLAN_PERIOD
+            with contextlib.suppress(OSError):  # the folder is gone, or the disk is full: a later look tries again
+                if not plan.exists():
+                    replace_file(plan, self._plan)
+                    os.utime(plan, (run.state.launched_at,) * 2)  # lists of runs order by it
         if self._journal.is_behind and (error := self._journal.write_waiting()) is not None:
             run.note_disk_trouble(error)
         if run.disk_trouble is None:

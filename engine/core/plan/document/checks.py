@@ -46,11 +46,8 @@ def _named(value: str | tuple[str, ...] | None, table: str) -> list[str]:
 def check_sense(profile: profile.Profile, places: Places) -> None:
     """Checks ranges, names, and keys that exclude each other. Raises ProfileError at the first that is wrong."""
     if not _PROFILE_NAME.match(profile.name):
-        raise places.error(
-            ("name",),
-            f"{profile.name!r} is not a valid name",
-            hint="letters, digits, dot, dash and underscore, at most 64",
-        )
+        hint = "letters, digits, dot, dash and underscore, at most 64"
+        raise places.error(("name",), f"{profile.name!r} is not a valid name", hint=hint)
     _check_recipe(profile.recipe, places)
     _check_backend(profile.backend, places)
     _check_layout(profile.layout, places)
@@ -144,11 +141,8 @@ def _check_launch(launch: profile.Launch, places: Places) -> None:
     for name, seconds in launch.stop_ladder:
         if name not in SIGNALS:
             near = difflib.get_close_matches(name.upper(), SIGNALS, 1, 0.5)
-            raise places.error(
-                ("launch", "stop_ladder"),
-                f"there is no signal {name!r} to stop with",
-                hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(SIGNALS)}",
-            )
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(SIGNALS)}"
+            raise places.error(("launch", "stop_ladder"), f"there is no signal {name!r} to stop with", hint=hint)
         if not 0 <= seconds <= 86_400:
             raise places.error(("launch", "stop_ladder"), f"{name} must wait 0 to 86400 seconds, not {seconds:g}")
     if launch.stop_ladder[-1][0] != "SIGKILL":
@@ -187,11 +181,8 @@ def _check_layout(layout: profile.Layout, places: Places) -> None:
     if layout.nodes != "localhost":  # the default
         given.insert(0, "nodes")
     if len(given) > 1:
-        raise places.error(
-            ("layout",),
-            f"takes its nodes from {' and '.join(given)}",
-            hint='set at most one of: nodes = "gpu[01-04]", hostfile = "hosts.txt", slurm = "current", pbs = "current"',
-        )
+        hint = 'set at most one of: nodes = "gpu[01-04]", hostfile = "hosts.txt", slurm = "current", pbs = "current"'
+        raise places.error(("layout",), f"takes its nodes from {' and '.join(given)}", hint=hint)
     ranks = layout.ranks_per_node
     if isinstance(ranks, int) and not 1 <= ranks <= MAX_RANKS:
         raise places.error(("layout", "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {ranks}")
@@ -201,21 +192,15 @@ def _check_layout(layout: profile.Layout, places: Places) -> None:
         raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
     if layout.transport in ("slurm", "pbs") and getattr(layout, layout.transport) is None:
         other = " or to a job id" if layout.transport == "slurm" else ""
-        raise places.error(
-            ("layout", "transport"),
-            f"is {layout.transport}, and the profile names no job",
-            hint=f'set layout.{layout.transport} to "current"{other}; without a job, nodes are reached over ssh',
-        )
+        hint = f'set layout.{layout.transport} to "current"{other}; without a job, nodes are reached over ssh'
+        raise places.error(("layout", "transport"), f"is {layout.transport}, and the profile names no job", hint=hint)
     if layout.hostfile == "":
         raise places.error(("layout", "hostfile"), "is empty")
     if layout.job is not None:
         check_job(layout.job, places)
     elif isinstance(layout.slurm, int | str) and not is_slurm_job(layout.slurm):
-        raise places.error(
-            ("layout", "slurm"),
-            "is not a job",
-            hint='"current", a job id such as 1234, or a task of a job array such as "1234_5"',
-        )
+        hint = '"current", a job id such as 1234, or a task of a job array such as "1234_5"'
+        raise places.error(("layout", "slurm"), "is not a job", hint=hint)
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
         if any("\0" in text for text in texts):
             raise places.error(("layout", key), "contains a NUL byte")
