@@ -1,6 +1,7 @@
 """Small curves over a whole run, and how charts are drawn."""
 
 import math
+import random
 
 from engine.core.metrics.series import Series
 from tests.tui.table_app import TableApp, row
@@ -85,7 +86,7 @@ def test_a_chart_draws_a_part_by_time_smoothed_and_as_logarithms():
 def test_the_chosen_rank_is_drawn_above_the_band_and_over_time_repeated_steps_are_kept():
     found = curves([(f"r{rank}", series(rank, rank + 1, rank=rank)) for rank in range(6)], 40, Look(chosen="r3"))
     assert found is not None
-    assert [curve.name for curve in found.curves] == ["mean of 6", "highest", "lowest", "r3"]
+    assert [curve.name for curve in found.curves] == ["r3", "mean of 6", "highest", "lowest"]
     again = series(5, 4, 3)
     for step, value in enumerate([5, 2, 1]):
         again.append(2000.0 + step, step, value)
@@ -103,4 +104,23 @@ def test_every_metric_has_its_page():
     assert metrics_of(["gpu.memory", "process.cpu", "zeta", "loss"]) == ["loss", "zeta", "process.cpu", "gpu.memory"]
     assert metrics_of([]) == ["loss", "throughput"]
     assert look_words(Look(log=True, smoothing=0.6, begin=0.5)) == ["log", "smoothed 0.6", "50%-100% of the run"]
-    assert look_words(Look()) == []
+    assert [look_words(Look(smoothing=one)) for one in (None, 0.0)] == [[], ["not smoothed"]]
+
+
+def test_a_curve_is_smoothed_where_noise_hides_its_trend_and_its_values_stay_behind_it():
+    noise = random.Random(7)
+    noisy = [5 + noise.gauss(0, 1) for _ in range(300)]
+    spike = [5.0] * 150 + [50.0] + [5.0] * 149
+    falling = [500 / (10 + step) + noise.gauss(0, 1) for step in range(300)]
+    for values, smoothing in ((noisy, 0.9), (spike, 0.0), (falling, 0.0), ([1.0] * 300, 0.0), (noisy[:9], 0.0)):
+        found = curves([("r0", series(*values))], 80, Look(smoothing=None))
+        assert found is not None
+        assert found.smoothing == smoothing
+        assert [curve.name for curve in found.curves if curve.is_faint] == ["values"] * bool(smoothing)
+    found = curves([(f"r{rank}", series(*noisy)) for rank in range(2)], 80, Look(most=1, smoothing=None))
+    assert found is not None
+    assert [(curve.name, curve.is_faint) for curve in found.curves] == [
+        ("mean of 2", False),
+        ("highest", True),
+        ("lowest", True),
+    ]

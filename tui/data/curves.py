@@ -7,19 +7,26 @@ value. A rank without a value in the column counts with its last value. Values t
 """
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from engine.core.metrics.series import Bucket, Series
 
+NOISY = 0.9  # the smoothing of curves whose trend noise hides
+LEAST_NOISY = 20  # fewest points for which this is decided
+NOISE = 0.25  # how much noise does: the typical change between two points, as a share of the smoothed curve's range
+
 
 class Look(NamedTuple):
     log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
     by_time: bool = False  # x is in seconds, even if values have steps
-    smoothing: float = 0.0  # share of the values before in each value, as TensorBoard smooths; 0: none
+    smoothing: float | None = 0.0
+    """Share of the values before in each value, as TensorBoard smooths; 0: none. None: `NOISY` where noise hides the trend."""
     begin: float = 0.0
     end: float = 1.0  # which part of the run is drawn
     chosen: str = ""  # a curve that is drawn above the band
@@ -32,13 +39,14 @@ class Curve(NamedTuple):
     name: str
     x: list[float]
     y: list[float]
+    is_faint: bool = False  # it lies behind the others: the limits of a band, or values that are also drawn smoothed
 
 
 class Curves(NamedTuple):
     """The content of a chart. `odd`: places of values that were not finite. `by_step`: x is in steps, else in seconds."""
 
-    curves: list[Curve]
-    is_band: bool  # the curves are the mean, the highest and the lowest of many series
+    curves: list[Curve]  # the one to see first
+    smoothing: float  # of the curves that are not faint
     odd: list[float]
     restarts: list[float]  # steps from which a later attempt continued
     by_step: bool
@@ -136,13 +144,17 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
     left, right = min(places), max(places)
     axis = axis._replace(left=left, width=(right - left) / max(1, columns - 1) or 1.0)
     is_band = len(parts) > look.most
-    drawn = _band(parts, axis) if is_band else []
-    drawn += [_curve(name, axis.columns_of(buckets)) for name, buckets in parts if not is_band or name == look.chosen]
-    if look.smoothing:
-        drawn = [_smoothed(curve, look.smoothing) for curve in drawn]
+    drawn = [_curve(name, axis.columns_of(buckets)) for name, buckets in parts if not is_band or name == look.chosen]
+    drawn += _band(parts, axis) if is_band else []
+    smoothing = look.smoothing
+    if smoothing is None:
+        smoothing = NOISY if any(_is_noisy(curve) for curve in drawn if not curve.is_faint) else 0.0
+    if smoothing:
+        behind = [drawn[0]._replace(name="values", is_faint=True)] if len(drawn) == 1 else []
+        drawn = [curve if curve.is_faint else _smoothed(curve, smoothing) for curve in drawn] + behind
     odd = sorted(set(axis.places(bucket for bucket in every if bucket.odd)))
     restarts = sorted({at for _, _, begun in found for at in axis.places(begun) if left <= at <= right})
-    return Curves(drawn, is_band, odd, restarts, by_step, (left, right), (low, high))
+    return Curves(drawn, smoothing, odd, restarts, by_step, (left, right), (low, high))
 
 
 def _band(parts: Sequence[tuple[str, list[Bucket]]], axis: _Axis) -> list[Curve]:
@@ -150,8 +162,8 @@ def _band(parts: Sequence[tuple[str, list[Bucket]]], axis: _Axis) -> list[Curve]
     x = [place for place, _ in band]
     return [
         Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
-        Curve("highest", x, [column.high for _, column in band]),
-        Curve("lowest", x, [column.low for _, column in band]),
+        Curve("highest", x, [column.high for _, column in band], is_faint=True),
+        Curve("lowest", x, [column.low for _, column in band], is_faint=True),
     ]
 
 
@@ -177,7 +189,16 @@ def _smoothed(curve: Curve, smoothing: float) -> Curve:
     for count, value in enumerate(curve.y, 1):
         mean = smoothing * mean + (1 - smoothing) * value
         values.append(mean / (1 - smoothing**count))
-    return Curve(curve.name, curve.x, values)
+    return curve._replace(y=values)
+
+
+def _is_noisy(curve: Curve) -> bool:
+    """Whether noise hides the trend of a curve. One spike does not: the change that half of the points exceed counts."""
+    if len(curve.y) < LEAST_NOISY:
+        return False
+    change = statistics.median(abs(after / 2 - before / 2) for before, after in pairwise(curve.y))
+    trend = _smoothed(curve, NOISY).y
+    return change > NOISE * (max(trend) / 2 - min(trend) / 2)
 
 
 def _standing(buckets: Iterable[Bucket], *, repeats: bool = False) -> tuple[list[Bucket], list[Bucket]]:

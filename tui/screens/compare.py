@@ -51,7 +51,7 @@ class CompareScreen(DeckScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.query_one(Chart).look = Look(most=MOST_CURVES)
+        self.query_one(Chart).look = Look(most=MOST_CURVES, smoothing=None)
         self.set_interval(EVERY, self._read_if_live)
         self._read()
 

@@ -64,12 +64,12 @@ def bench_curves(results: Iterable[Result], measure: Measure) -> Curves | None:
     if not points:
         return None
     drawn = [
-        Curve(name, *(list(values) for values in zip(*sorted(found), strict=True)))
-        for name, found in zip(curve_names(results), points.values(), strict=False)
+        Curve(name, [x for x, _ in found], [y for _, y in found])
+        for name, found in zip(curve_names(results), map(sorted, points.values()), strict=False)
     ]
     x = [place for curve in drawn for place in curve.x]
     y = [place for curve in drawn for place in curve.y]
-    return Curves(drawn, False, [], [], False, (min(x), max(x)), (min(y), max(y)))
+    return Curves(drawn, 0.0, [], [], False, (min(x), max(x)), (min(y), max(y)))
 
 
 def curve_names(results: Iterable[Result]) -> list[str]:

@@ -31,7 +31,7 @@ SIGNED = 5  # places of a curve that have its sign
 
 RESTART = "┊"
 ASCII_RESTART = ":"  # drawn from top to bottom where a later attempt went on
-QUIET = (128, 128, 128)  # the colour of this line, which no curve has
+QUIET = (128, 128, 128)  # the colour of this line, and of faint curves
 AXIS = 7  # Cells of the vertical axis' numbers. They never change, so that the curves stay where they are.
 _ASCII_FRAME = str.maketrans("┌┐└┘─│┬┴├┤┼", "++++-|+++++")
 
@@ -62,6 +62,7 @@ class Picture(NamedTuple):
 
     lines: list[tuple[str, list[Span]]]
     names: list[tuple[str, str, Style]]  # (swatch, name, style) of each curve
+    smoothing: float = 0.0
 
 
 def picture(request: Request) -> Picture | None:
@@ -84,7 +85,7 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
         )
         for curve, sign, colour in _drawn_as(found, request)
     ]
-    return Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
+    return Picture([segments_line(line) for line in text.splitlines()][: request.height], names, found.smoothing)
 
 
 def drawn_as(index: int, *, dark: bool, ascii: bool) -> tuple[str, tuple[int, int, int]]:
@@ -99,9 +100,13 @@ def rgb(colour: tuple[int, int, int]) -> str:
 
 
 def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tuple[int, int, int]]]:
-    for index, curve in enumerate(found.curves):
-        sign, colour = drawn_as(index, dark=request.dark, ascii=request.ascii)
-        yield curve, "" if found.is_band and index in (1, 2) else sign, colour
+    loud = [curve for curve in found.curves if not curve.is_faint]
+    # The mean keeps its colour when a rank is drawn above its band.
+    numbers = range(len(loud)) if len(loud) == len(found.curves) else reversed(range(len(loud)))
+    for curve, at in zip(loud, numbers, strict=True):
+        sign, colour = drawn_as(at, dark=request.dark, ascii=request.ascii)
+        yield curve, sign if len(loud) > 1 else "", colour
+    yield from ((curve, "", QUIET) for curve in found.curves if curve.is_faint)
 
 
 def _spread(values: Sequence[float], curve: int) -> Sequence[float]:

@@ -28,7 +28,7 @@ SWATCH = 4  # cells of a curve's sign in the legend, with those around it
 
 
 class Chart(Widget):
-    """A title, a legend and the curves of some series. More than four are drawn as their mean in a band."""
+    """A title, a legend and the curves of some series. More than `Look.most` are drawn as their mean in a band."""
 
     ALLOW_SELECT = False
 
@@ -161,8 +161,12 @@ class Chart(Widget):
         if picture is None or width < SMALLEST[0] or self.size.height < SMALLEST[1]:
             empty = self.get_component_rich_style("chart--empty")
             return [Strip([*head, Segment(f"  {self._words()}", empty)]).adjust_cell_length(width, base)]
+        if self.look.smoothing is None and picture.smoothing:  # nobody has asked for it
+            head.append(Segment(f", smoothed {picture.smoothing:g}", base))
         heads = [head, *([] for _ in range(self._legend() - 1))]
-        lines = lines_of([len(self._title), *(len(name) + SWATCH for _, name, _ in picture.names)], width)
+        lines = lines_of(
+            [sum(len(one.text) for one in head), *(len(name) + SWATCH for _, name, _ in picture.names)], width
+        )
         for line, (swatch, name, style) in zip(lines[1:], picture.names, strict=True):
             heads[min(line, len(heads) - 1)] += [
                 Segment("  ", base),

@@ -16,7 +16,7 @@ from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
 
-SMOOTHINGS = (0.0, 0.6, 0.9)  # values that one key sets one after the other
+SMOOTHINGS = (None, 0.0, 0.6, 0.9)  # values that one key sets one after the other
 PANELS = (1, 2, 4, 6)  # numbers of charts that one key sets one after the other
 
 ZOOM = 0.5
@@ -39,7 +39,7 @@ class RunCharts(Container, can_focus=True):
         self._charts = [self._new_chart() for _ in range(2)]
         self._count = len(self._charts)
         self._page = 0
-        self._look = Look()
+        self._look = Look(most=1, smoothing=None)
         self._model: RunModel | None = None
 
     def compose(self) -> ComposeResult:
@@ -151,7 +151,7 @@ def pages_of(metrics: list[str], size: int) -> list[tuple[str, ...]]:
 def look_words(look: Look) -> list[str]:
     """The settings of the chart that differ from the default, in words."""
     part = f"{look.begin:.0%}-{look.end:.0%} of the run" if look.end - look.begin < 1 else ""
-    smooth = f"smoothed {look.smoothing:g}" if look.smoothing else ""
+    smooth = "" if look.smoothing is None else f"smoothed {look.smoothing:g}" if look.smoothing else "not smoothed"
     return [word for word in ("log" * look.log, "by time" * look.by_time, smooth, part) if word]
 
 
