@@ -123,7 +123,7 @@ def read_side(paths: RunPaths) -> Compared:
         origin=recorded.origin if recorded is not None else None,
         patch=recorded.diff.decode(errors="replace") if recorded is not None else "",
     )
-    return Compared(side, snapshot.series)
+    return Compared(side, snapshot)
 
 
 MOST_EARLIER = 200  # newest runs among which the last good one of a program is sought

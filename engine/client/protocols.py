@@ -12,7 +12,6 @@ from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
-from engine.core.metrics.series import SeriesDump
 from engine.core.plan.batch.slurm import Partition
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
@@ -24,10 +23,10 @@ from engine.gate import CLOSED, Permit
 
 
 class Compared(NamedTuple):
-    """One run in a comparison, and its curves."""
+    """One run in a comparison, and what is known of its ranks and curves."""
 
     side: Side
-    series: tuple[SeriesDump, ...]
+    snapshot: Snapshot
 
 
 class LogOrder(Protocol):

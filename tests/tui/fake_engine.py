@@ -462,7 +462,7 @@ class FakeEngine:
     def compared(self, run: str) -> Compared:
         own = profile("job", more=f'args = ["--lr", "{run}"]\n')
         side = Side(run=run, results={"loss": 1.5}, settings=settings_of(own), plan=planned(own))
-        return Compared(side, tuple(self.live[run].series.dump()))
+        return Compared(side, self.live[run].snapshot())
 
     async def check(
         self, profile: Profile, permit: Permit, *, full: bool = True

@@ -77,7 +77,7 @@ async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: 
         assert_ascii(pilot)
         for key, seen in (("3", "Log"), ("4", "Events"), ("5", "Why"), ("2", "Chart")):
             await after_in_ascii(pilot, (key, key), seen)
-        await until_seen(pilot, "+ r1", "49")
+        await until_seen(pilot, "* mean of 4", "49")
         assert_ascii(pilot)
         await after_in_ascii(pilot, "3 a", "all 4 ranks")
         await after_in_ascii(pilot, ("slash", *"step", "enter"), "'step'")

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import SupervisorElsewhereError
-from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
+from tests.tui.fake_engine import LAUNCHED_AT, FakeClient, FakeEngine, entry, planned, profile
 from tests.tui.seen import after, showing, text_of, type_at_once, until, until_seen
 from tui.app import RankdeckApp
 from tui.screens.home import HomeScreen
@@ -245,3 +245,19 @@ async def test_a_check_of_a_profile_that_is_not_trusted_asks_first(engine: FakeE
         await pilot.press("y")
         await until(pilot, lambda: engine.checks == 1, "the check")
         assert engine.trusted == [theirs]
+
+
+async def test_a_run_under_the_cursor_shows_its_change_its_curve_its_last_line_and_why_it_failed(engine: FakeEngine):
+    engine.add_run("job-1111")
+    run = engine.add_run("job-2222", now=LAUNCHED_AT + 60)
+    for step in range(40):
+        run.tick(step, loss=4.0 - step / 20)
+    run.fail(1)
+    async with showing(RankdeckApp(engine), "Plan: quickstart", size=(120, 40)) as pilot:
+        await pilot.press("l")
+        seen = await until_seen(pilot, "rank 1 was killed by SIGKILL", "look at the memory", "rank 1     step 39 loss")
+        assert "(was job-1111)" in seen
+        assert "██▇" in seen
+        await pilot.press("j")
+        seen = await until_seen(pilot, "step 0/100")
+        assert "look at the memory" not in seen

@@ -80,12 +80,12 @@ async def test_one_key_draws_more_metrics_at_once(app: RankdeckApp, run: FakeRun
         run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
         await pilot.press("2", "2")
         for shown, page in ((2, "1/4"), (4, "1/2"), (6, "1/2"), (1, "1/7"), (2, "1/4")):
-            titles = [f"{key}  ● r0" for key in keys[:shown]]
+            titles = [f"{key}  ⣤ r0" for key in keys[:shown]]
             text = await until_seen(pilot, *titles, f"metrics {page}")
-            assert text.count("● r0") == shown
+            assert text.count("⣤ r0") == shown
             await pilot.press("P")
-        await until_seen(pilot, "metric3  ● r0")
-        await after(pilot, "m", "metric4  ● r0", "metric6  ● r0", "metrics 2/2")
+        await until_seen(pilot, "metric3  ⣤ r0")
+        await after(pilot, "m", "metric4  ⣤ r0", "metric6  ⣤ r0", "metrics 2/2")
 
 
 async def test_a_chart_is_saved_with_two_keys(
@@ -540,3 +540,35 @@ async def test_what_is_selected_in_the_log_is_seen_and_y_says_where_it_is(
         where = "copied to tmux's buffer" if theme == "rankdeck-light" else "sent to the terminal's clipboard"
         await until(pilot, lambda: any(where in notice.message for notice in app._notifications), where)
         assert app.clipboard == "one two three\nfour five"
+
+
+async def test_a_broad_screen_shows_chart_and_log_beside_each_other_and_the_explanation_above_them(engine: FakeEngine):
+    run = engine.add_run()
+    for rank in range(4):
+        run.write(rank, "a line of the log\n")
+    for step in range(5):
+        run.tick(step)
+    app = RankdeckApp(engine, open_run=run.view.run)
+    async with showing(app, "a line of the log", "┤", size=(170, 50)) as pilot:
+        run.fail(1)
+        lines = (await until_seen(pilot, "look at the memory", "┤", "a line of the log")).splitlines()
+        why, chart, log = (
+            next(at for at, line in enumerate(lines) if text in line)
+            for text in ("look at the memory", "┤", "a line of the log")
+        )
+        assert why < min(chart, log)
+        await pilot.resize_terminal(120, 50)
+        await until(pilot, lambda: "┤" not in text_of(app))
+        await pilot.press("2", "2")
+        await pilot.resize_terminal(170, 50)
+        await until(pilot, lambda: "┤" in text_of(app) and "a line of the log" not in text_of(app))
+
+
+async def test_keys_lead_from_a_run_to_the_older_and_the_newer_one(engine: FakeEngine):
+    engine.add_run("job-1111")
+    engine.add_run("job-2222")
+    async with showing(RankdeckApp(engine, open_run="job-2222"), "job-2222") as pilot:
+        await after(pilot, "J", "job-1111", gone="job-2222")
+        await after(pilot, "J", "this is the oldest run")
+        await after(pilot, "K", "job-2222", gone="job-1111")
+        await after(pilot, "C", "Compare", "job-1111, job-2222")

@@ -147,7 +147,7 @@ async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path
         await until(pilot, lambda: engine.settings == kept, "the look is kept")
     app = RankdeckApp(engine, open_run="new-bbbb", look=wanted)
     async with app.run_test(size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "curves: 10 min, own scales", "Chart", "● r0")
+        text = await until_seen(pilot, "curves: 10 min, own scales", "Chart", "▲ r0  ● mean")
         assert "Log: rank" not in text
         assert "tok/s" not in next(line for line in text.splitlines() if "rank state" in line)
 

@@ -86,7 +86,7 @@ def test_a_chart_draws_a_part_by_time_smoothed_and_as_logarithms():
 def test_the_chosen_rank_is_drawn_above_the_band_and_over_time_repeated_steps_are_kept():
     found = curves([(f"r{rank}", series(rank, rank + 1, rank=rank)) for rank in range(6)], 40, Look(chosen="r3"))
     assert found is not None
-    assert [curve.name for curve in found.curves] == ["r3", "mean of 6", "highest", "lowest"]
+    assert [curve.name for curve in found.curves] == ["r3", "mean of 6", "range", ""]
     again = series(5, 4, 3)
     for step, value in enumerate([5, 2, 1]):
         again.append(2000.0 + step, step, value)
@@ -121,6 +121,6 @@ def test_a_curve_is_smoothed_where_noise_hides_its_trend_and_its_values_stay_beh
     assert found is not None
     assert [(curve.name, curve.is_faint) for curve in found.curves] == [
         ("mean of 2", False),
-        ("highest", True),
-        ("lowest", True),
+        ("range", True),
+        ("", True),
     ]

@@ -36,7 +36,7 @@ class Look(NamedTuple):
 class Curve(NamedTuple):
     """Points in order of x, none of them NaN or infinite."""
 
-    name: str
+    name: str  # empty: the legend does not name it
     x: list[float]
     y: list[float]
     is_faint: bool = False  # it lies behind the others: the limits of a band, or values that are also drawn smoothed
@@ -162,8 +162,8 @@ def _band(parts: Sequence[tuple[str, list[Bucket]]], axis: _Axis) -> list[Curve]
     x = [place for place, _ in band]
     return [
         Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
-        Curve("highest", x, [column.high for _, column in band], is_faint=True),
-        Curve("lowest", x, [column.low for _, column in band], is_faint=True),
+        Curve("range", x, [column.high for _, column in band], is_faint=True),
+        Curve("", x, [column.low for _, column in band], is_faint=True),
     ]
 
 

@@ -12,7 +12,7 @@ from tui.deck import Deck
 
 class DeckScreen(Screen[None]):
     # Textual 8.2.8 spells their type `ClassVar[…] | None`, which type checkers take for a type of instances.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-broad")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-high")]  # noqa: RUF012
     gives_way = False  # whether a run that was launched from here takes the place of this screen
 

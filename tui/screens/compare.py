@@ -66,7 +66,7 @@ class CompareScreen(DeckScreen):
         except RankdeckError as error:
             self.query_one(TextPane).show_text(partial(error_text, error), title="Compare")
             return
-        keys = {dump.key for one in self._compared for dump in one.series}
+        keys = {dump.key for one in self._compared for dump in one.snapshot.series}
         metric = self._metrics[self._metric] if self._metrics else "loss"
         self._metrics = sorted(keys, key=lambda key: (key in RESOURCES, key != "loss", key))
         self._metric = self._metrics.index(metric) if metric in self._metrics else 0
@@ -100,7 +100,7 @@ class CompareScreen(DeckScreen):
         metric = self._metrics[self._metric]
         labels = labels_of([one.side.run for one in self._compared], self._parts)
         curves = [
-            (plain_line(label), overlay(one.series, metric, one.side.launched_at) or Series(0, metric))
+            (plain_line(label), overlay(one.snapshot.series, metric, one.side.launched_at) or Series(0, metric))
             for label, one in zip(labels, self._compared[:MOST_CURVES], strict=False)
         ]
         others = f" (of the first {MOST_CURVES} runs)" if len(self._compared) > MOST_CURVES else ""

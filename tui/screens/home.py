@@ -1,6 +1,7 @@
 """Home: the profiles with their plans, and the runs. Enter launches a profile or opens a run."""
 
 import asyncio
+import contextlib
 import socket
 import time
 from functools import partial
@@ -16,6 +17,7 @@ from engine.client.editor import Frame
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
+from engine.core.plan.settings import changes
 from engine.core.views.view import RunSummary
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, first_key
@@ -24,7 +26,7 @@ from tui.screens.home_lists import HomeLists
 from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import Relaunching
 from tui.text.cells import plain_line
-from tui.text.home import first_steps, parting_words, run_text
+from tui.text.home import Look, first_steps, parting_words, run_text
 from tui.text.lines import error_text
 from tui.text.plan import plan_text
 from tui.widgets.headers import TitleBar
@@ -52,6 +54,7 @@ class HomeScreen(DeckScreen):
     def __init__(self, profile: str | None = None) -> None:
         super().__init__()
         self._shown: object = None
+        self._looked: tuple[str, Look] | None = None  # the run that was looked at last
         self.lists = HomeLists(self, self.show_choice, profile)
         self._past = Relaunching(self, self.lists.chosen_run)
         self.add_parts(self._past)
@@ -91,12 +94,12 @@ class HomeScreen(DeckScreen):
         self._shown = choice, self.lists.entries == []
         self.workers.cancel_group(self, "preview")
         pane = self.query_one("#plan", TextPane)
-        ascii = self.deck.ascii
         match choice:
             case RunSummary():
-                title = f"Run: {plain_line(choice.name)}"
-                key = first_key("runs.attach", self.deck.keymap)
-                pane.show_text(lambda width: run_text(choice, width, time.time(), key=key, ascii=ascii), title=title)
+                self._show_run(
+                    choice, None if self._looked is None or self._looked[0] != choice.run else self._looked[1]
+                )
+                self._look_at(choice)
             case ProfileEntry(profile=None):
                 error = RankdeckError(
                     choice.error or "is unreadable",
@@ -109,6 +112,29 @@ class HomeScreen(DeckScreen):
                 pane.show_text(partial(first_steps, key=first_key("home.new", self.deck.keymap)), title="First steps")
             case None:
                 pane.show_text(lambda width: Content(""), title="Plan")
+
+    def _show_run(self, run: RunSummary, look: Look | None) -> None:
+        key, ascii = first_key("runs.attach", self.deck.keymap), self.deck.ascii
+        self.query_one("#plan", TextPane).show_text(
+            lambda width: run_text(run, width, time.time(), key=key, ascii=ascii, look=look),
+            title=f"Run: {plain_line(run.name)}",
+        )
+
+    @work(exclusive=True, group="preview", exit_on_error=False)
+    async def _look_at(self, run: RunSummary) -> None:
+        """Adds what the files of a run say. A run that can't be read is shown as the list knows it."""
+        await asyncio.sleep(PREVIEW_SECONDS)
+        same = (one for one in self.lists.known_runs if one.name == run.name)
+        before = next((one.run for one in same if one.launched_at < run.launched_at), None)
+        with contextlib.suppress(RankdeckError):
+            own = await off_loop(self.engine.compared, run.run)
+            changed = None
+            with contextlib.suppress(RankdeckError):
+                if before is not None and own.side.settings is not None:
+                    earlier = (await off_loop(self.engine.compared, before)).side.settings
+                    changed = None if earlier is None else changes(earlier, own.side.settings)
+            self._looked = run.run, Look(own.snapshot, changed)
+            self._show_run(run, self._looked[1])
 
     @work(exclusive=True, group="preview", exit_on_error=False)
     async def _preview(self, entry: ProfileEntry, profile: Profile, title: str) -> None:

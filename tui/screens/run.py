@@ -162,15 +162,29 @@ class RunScreen(DeckScreen):
                 return self.is_mounted and self.panes.can_go_back
         return True
 
+    def on_resize(self) -> None:
+        """A broad screen shows other panes; it is known as one after the refresh, when it may be closed already."""
+        self.call_after_refresh(lambda: self.panes.arrange() if self.query(RankTable) else None)
+
+    @work(exclusive=True, group="beside", exit_on_error=False)
+    async def action_beside(self, direction: int) -> None:
+        """Shows the next or the previous run of the list."""
+        runs = [run.run for run in await off_loop(self.engine.runs)]
+        place = runs.index(self.run_id) + direction if self.run_id in runs else 0
+        if 0 <= place < len(runs):
+            self.deck.open_run(runs[place])
+        else:
+            self.say("this is the oldest run" if direction > 0 else "this is the newest run")
+
     @work(exclusive=True, group="compare", exit_on_error=False)
     async def action_compare(self) -> None:
         past = self.model.run
         if past is None:
             return
-        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name and run.run != past.run]
-        other = self._came_from or next(iter(same), "")
-        if other:
-            self.deck.open_compare((other, past.run))
+        runs = await off_loop(self.engine.runs)
+        same = (run.run for run in runs if run.name == past.name and run.run != past.run)
+        if other := self._came_from or next(same, ""):
+            self.deck.open_compare(tuple(run.run for run in reversed(runs) if run.run in (other, past.run)))
         else:
             self.say("there is no other run of this profile to compare with")
 

@@ -29,6 +29,7 @@ _NO_NAME = re.compile(r"[^\w.-]", re.ASCII)  # characters of a metric's name tha
 
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
 LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")  # panes of which one is shown below the ranks
+BESIDE: tuple[Pane, ...] = ("chart", "log")  # panes that a broad screen shows beside each other
 
 
 class RunPanes:
@@ -70,8 +71,9 @@ class RunPanes:
             self.zoom, self.pane = None, "log"
         for widget in (screen.query_one(RankTable), screen.query_one(NodeGrid)):
             widget.display = self.zoom is None and widget is self.widget("ranks")
+        shown = BESIDE if self.pane in BESIDE and self.zoom is None and screen.has_class("-broad") else (self.pane,)
         for name in LOWER:
-            self.widget(name).display = self.pane == name and self.zoom in (None, name)
+            self.widget(name).display = name in shown and self.zoom in (None, name)
         self.widget("why").display = self.has_explanation and self.zoom in (None, "why")
         screen.set_class(self.zoom == "why", "-why-only")
         if screen.focused is not None and not screen.focused.display:

@@ -1,20 +1,26 @@
 """The text of the home screen: its lists, and a run. Pure text."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import ProfileEntry
+from engine.core.metrics.series import overlay
 from engine.core.numbers import age, duration, number
 from engine.core.plan.profile import Profile
+from engine.core.plan.settings import Change
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.view import RunSummary
+from engine.core.views.view import RunSummary, Snapshot
+from tui.data.model import LOSS
 from tui.text.cells import cell_fit, cut_run, plain_line
-from tui.text.lines import labelled, wrapped
+from tui.text.lines import LABEL, labelled, wrapped
 from tui.text.marks import MUTED, RUN_MARKS, shown
+from tui.text.sparkline import spark_values, sparkline
 
+MAX_CURVE = 60  # cells of a curve
 MAX_NAME = 22  # cells of a name; a longer one is cut so that the other columns stay visible
 
 
@@ -85,8 +91,15 @@ def _steps(run: RunSummary) -> str:
     return f"step {run.step}" + (f"/{run.steps}" if run.steps else "")
 
 
-def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool) -> Content:
-    """A run as `ps` knows it, and how to attach to it. `key`: watches it."""
+class Look(NamedTuple):
+    """What the files of a run say besides. `changed`: since the run of its profile before it; None: there is none, or it can't be read."""
+
+    snapshot: Snapshot
+    changed: Sequence[Change] | None
+
+
+def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool, look: Look | None = None) -> Content:
+    """A run as `ps` knows it, what its files add, and how to attach to it. `key`: watches it. `look`: None as long as they are not read."""
     mark = RUN_MARKS[run.state]
     lines: list[Content | str] = [
         Content.styled(f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
@@ -102,12 +115,31 @@ def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool) 
         lines += labelled("progress", _steps(run), width)
     if run.loss is not None:
         lines += labelled("loss", number(run.loss, 7), width)
-    if run.reason:
-        lines += labelled("why", plain_line(run.reason), width, style="$text-error")
+    failure = look and look.snapshot.run.failure
+    if failure or run.reason:
+        lines += labelled("why", plain_line(failure.headline if failure else run.reason), width, style="$text-error")
+    for words in filter(None, (failure.detail, failure.hint) if failure else ()):
+        lines += labelled("", plain_line(words), width)
+    lines += _look_lines(run, look, width, ascii=ascii) if look else ()
     lines += ["", *labelled(key, _effect(run), width)]
     there = f"ssh -t {plain_line(run.host)} " if run.elsewhere else ""
     lines += labelled("command", f"{there}rankdeck attach {plain_line(run.run)}", width)
     return shown(Content("\n").join(lines), ascii=ascii)
+
+
+def _look_lines(run: RunSummary, look: Look, width: int, *, ascii: bool) -> Iterator[Content]:
+    snapshot = look.snapshot
+    if look.changed:
+        words = ", ".join(f"{one.words} (was {one.before or 'not set'})" for one in look.changed)
+        yield from labelled("changed", plain_line(words), width)
+    if curve := overlay(snapshot.series, LOSS, run.launched_at):
+        cells = max(1, min(MAX_CURVE, width - LABEL - 1))
+        yield from labelled("curve", [sparkline(spark_values(curve, cells), cells, ascii=ascii).strip()], width)
+    cause = snapshot.run.failure.rank if snapshot.run.failure else None
+    said = {rank.rank: rank.last_line for rank in snapshot.ranks if rank.last_line}
+    if said:
+        rank = cause if cause in said else min(said)
+        yield from labelled(f"rank {rank}", plain_line(said[rank]), width)
 
 
 def _effect(run: RunSummary) -> str:

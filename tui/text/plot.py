@@ -84,6 +84,7 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
             Style(color=rgb(colour)),
         )
         for curve, sign, colour in _drawn_as(found, request)
+        if curve.name
     ]
     return Picture([segments_line(line) for line in text.splitlines()][: request.height], names, found.smoothing)
 
