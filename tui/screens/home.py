@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from engine.client.editor import Frame
+from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
@@ -127,13 +128,7 @@ class HomeScreen(DeckScreen):
         same = (one for one in self.lists.known_runs if one.name == run.name)
         before = next((one.run for one in same if one.launched_at < run.launched_at), None)
         with contextlib.suppress(RankdeckError):
-            own = await off_loop(self.engine.compared, run.run)
-            changed = None
-            with contextlib.suppress(RankdeckError):
-                if before is not None and own.side.settings is not None:
-                    earlier = (await off_loop(self.engine.compared, before)).side.settings
-                    changed = None if earlier is None else changes(earlier, own.side.settings)
-            self._looked = run.run, Look(own.snapshot, changed)
+            self._looked = run.run, await off_loop(_read_look, self.engine, run.run, before)
             self._show_run(run, self._looked[1])
 
     @work(exclusive=True, group="preview", exit_on_error=False)
@@ -283,3 +278,13 @@ class HomeScreen(DeckScreen):
         self.lists.focus_found()
         if not event.value:
             await self.action_clear_filter()
+
+
+def _read_look(engine: EngineClient, run: str, before: str | None) -> Look:
+    """Reads the files of a run, and what has changed since the run before. Raises RankdeckError."""
+    own, changed = engine.compared(run), None
+    with contextlib.suppress(RankdeckError):
+        if before is not None and own.side.settings is not None:
+            earlier = engine.compared(before).side.settings
+            changed = None if earlier is None else changes(earlier, own.side.settings)
+    return Look(own.snapshot, changed)

@@ -92,7 +92,7 @@ def _steps(run: RunSummary) -> str:
 
 
 class Look(NamedTuple):
-    """What the files of a run say besides. `changed`: since the run of its profile before it; None: there is none, or it can't be read."""
+    """Facts from the files of a run. `changed`: since the run of its profile before it; None: there is none, or it can't be read."""
 
     snapshot: Snapshot
     changed: Sequence[Change] | None
