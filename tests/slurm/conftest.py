@@ -1,13 +1,16 @@
 """A Slurm for all tests of a worker, started once and healed after each; and the proof that no test leaves a process on a node."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import GRACE
 from tests.slurm.lab import Slurm, end_processes, reason_to_skip
+from tests.support import ROOT
 
 OF_A_JOB = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE", "SLURM_CLUSTERS")
 """Variables of a job in which the tests themselves may run."""
@@ -19,6 +22,16 @@ def cluster() -> Iterator[Slurm]:
     if reason := reason_to_skip():
         pytest.skip(reason)
     with Slurm(count=2) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A site with two nodes, started once for all modules of this worker that have it as their `cluster`."""
+    if reason := reason_to_skip(site=True):
+        pytest.skip(reason)
+    shared = (tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix))
+    with Slurm(count=2, site=True, shared=shared) as slurm:
         yield slurm
 
 

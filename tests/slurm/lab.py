@@ -2,6 +2,16 @@
 
 A node is a network namespace with its own host name and slurmd; the file system is the machine's. The namespace of the tests is a
 login node, and there is another. Everything ends with the process that made it, however that ends.
+
+`Slurm(site=True)` has what sites add: accounts in slurmdbd, so `sacct` knows how jobs have ended; QOS `low` (preempted and requeued after
+GraceTime), `cancelled` (preempted for good), `urgent` (preempts both) and `tiny` (limits); accounts `proj` and `poor` (2 CPUs); messages of
+`job_submit.lua`; lines that are printed before each task; a /tmp of each node's own. A module of tests uses it instead of the plain one by
+
+    @pytest.fixture(scope="session")
+    def cluster(site: Slurm) -> Slurm:
+        return site
+
+and then its fixture `slurm` is the site. `Slurm.slow(seconds)` is a controller that answers late, `Slurm.rpcs()` what it was asked.
 """
 
 import contextlib
@@ -13,7 +23,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,15 +33,24 @@ from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, pr
 from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, run_program, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
+OF_A_SITE = ("mariadb-install-db", "mariadbd", "slurmdbd")
 SILENCE = 600  # seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine
-FIRST_PORT = 20000  # below those that the kernel chooses
+FIRST_PORT, DATABASE_PORT, SLOW_PORT = 20000, 20300, 20600  # below those that the kernel chooses
 CORES, MEMORY, GPUS = 4, 1000, 2  # Of each node; memory in MiB. The GPUs are files that Slurm counts.
 CONFIG = entries("slurm/lab", "config")
+SITE = {name: entries("slurm/lab", name) for name in ("accounting", "accounts", "database", "job_submit", "said")}
 
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
 
 NODE = """
-hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs none "$4"; exec setpriv --pdeathsig KILL slurmd -D -N "$1" -f "$3"
+hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs none "$4"
+name=$1 conf=$3; shift 4
+if [ $# -gt 0 ]; then  # a /tmp of its own, with the folders in it that the nodes share
+    mount --rbind /tmp /mnt; mount -t tmpfs -o mode=1777 none /tmp
+    for folder; do mkdir -p "$folder"; mount --rbind "/mnt${folder#/tmp}" "$folder"; done
+    umount -l /mnt
+fi
+exec setpriv --pdeathsig KILL slurmd -D -N "$name" -f "$conf"
 """
 
 LOGIN = """
@@ -40,20 +60,27 @@ hostname login2; mount --bind "$1" /etc/hosts; mount -t tmpfs none "$XDG_RUNTIME
 _serial = itertools.count(50)
 
 
-def reason_to_skip() -> str:
+def reason_to_skip(*, site: bool = False) -> str:
     """Why there can be no Slurm here; empty: there can."""
     if os.geteuid() != 0:
         return "needs root: Slurm's nodes are network namespaces"
-    for name in NEEDED:
+    for name in NEEDED + OF_A_SITE * site:
         if shutil.which(name, path=SBIN) is None:
-            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, munge, iproute2, nftables and util-linux"
+            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, slurmdbd, mariadb-server-core, munge, iproute2, nftables and util-linux"
     return ""
 
 
 class Slurm:
-    """A cluster that Slurm runs, as a context manager. Its nodes are sl1, sl2 and so on. `count`: how many nodes."""
+    """A cluster that Slurm runs, as a context manager. Its nodes are sl1, sl2 and so on.
 
-    def __init__(self, count: int = 2) -> None:
+    Args:
+        count: how many nodes.
+        site: whether it has accounts and the rest of a site.
+        shared: folders below /tmp that nodes of a site see too.
+    """
+
+    def __init__(self, count: int = 2, *, site: bool = False, shared: Iterable[Path] = ()) -> None:
+        self._is_site = site
         self.names = [f"sl{number}" for number in range(1, count + 1)]
         self.bridge = f"{PREFIX}{os.getpid()}-{next(_serial)}"
         self.folder = Path(tempfile.mkdtemp(prefix="rdslurm"))  # a path of pytest is too long for a socket
@@ -62,6 +89,7 @@ class Slurm:
         """What Slurm runs before each task. It says what the file `said` beside it has: `print Welcome`."""
         self.unshared = self.folder / "unshared"
         """A folder of the login nodes; each node has another one under this path."""
+        self._shared = [str(one) for one in (self.folder, *shared) if one.is_relative_to("/tmp")] if site else []
         self._network = free_network()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -146,6 +174,47 @@ class Slurm:
             assert process.poll() is None, f"{name} ended: {said[-2000:]}"
         return "is UP" in self._said("scontrol", "ping")
 
+    def rpcs(self) -> dict[str, int]:
+        """What the controller was asked since it began, or since `sdiag --reset`: how often, by kind."""
+        kinds = self.run("sdiag").partition("by message type")[2].partition("by user")[0]
+        return {name: int(count) for name, count in re.findall(r"(\w+) +\( *\d+\) count:(\d+)", kinds)}
+
+    @contextlib.contextmanager
+    def slow(self, seconds: float) -> Iterator[dict[str, str]]:
+        """A controller that answers each question late. Gives variables with which commands ask it."""
+        ended, (host, port) = threading.Event(), (f"10.213.{self._network}.254", SLOW_PORT + self._network)
+        file = self.folder / "slow.conf"
+        file.write_text(self.conf.read_text().replace(f"SlurmctldPort={self._port}", f"SlurmctldPort={port}"))
+
+        def pass_on(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while said := source.recv(65536):
+                    target.sendall(said)
+                target.shutdown(socket.SHUT_WR)
+
+        def serve(asker: socket.socket) -> None:
+            with asker:
+                if not ended.wait(seconds):
+                    with contextlib.suppress(OSError), socket.create_connection((host, self._port)) as real:
+                        asking = threading.Thread(target=pass_on, args=(asker, real), daemon=True)
+                        asking.start()
+                        pass_on(real, asker)
+                        asker.shutdown(socket.SHUT_RDWR)
+                        asking.join()
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while not ended.is_set():
+                    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+        with socket.create_server((host, port)) as listening:
+            threading.Thread(target=accept, daemon=True).start()
+            try:
+                yield {**self.environment, "SLURM_CONF": str(file)}
+            finally:
+                ended.set()
+                listening.shutdown(socket.SHUT_RDWR)
+
     @contextlib.contextmanager
     def dropped_packets(self) -> Iterator[None]:
         """The other login node gets no packet through to slurmctld, and hears of none that is lost."""
@@ -161,8 +230,8 @@ class Slurm:
         """Starts a node's slurmd."""
         inside = ["ip", "netns", "exec", self.link(name), "unshare", "--uts", "--mount"]
         self._start(
-            name, *inside, "sh", "-c", NODE, "sh", name, str(self.folder / "hosts"), str(self.conf), str(self.unshared)
-        )
+            name, *inside, "sh", "-c", NODE, "sh", name, str(self.folder / "hosts"), str(self.conf), str(self.unshared), *self._shared
+        )  # fmt: skip
 
     def kill(self, daemon: str) -> None:
         """Kills a daemon: `slurmctld`, or a node's slurmd by the node's name. Jobs go on."""
@@ -238,7 +307,10 @@ class Slurm:
             lines.append(f"NodeName={name} NodeAddr=10.213.{self._network}.{number} {size}")
         host = socket.gethostname().partition(".")[0]
         values = {"host": host, "address": address, "folder": self.folder, "port": port, "nodes": "\n".join(lines)}
-        self.conf.write_text(CONFIG.format(silence=SILENCE, **values))
+        values["database_port"] = DATABASE_PORT + self._network
+        accounting = SITE["accounting"].format(**values) if self._is_site else ""
+        preempt = "preempt/qos" if self._is_site else "preempt/partition_prio"
+        self.conf.write_text(CONFIG.format(silence=SILENCE, accounting=accounting, preempt=preempt, **values))
         for number in range(GPUS):
             (self.folder / f"gpu{number}").touch()
         (self.folder / "gres.conf").write_text(GRES.format(folder=self.folder, last=GPUS - 1))
@@ -250,6 +322,8 @@ class Slurm:
         self._start_munge()
         ip(f"link add {self.bridge} type bridge", f"address add {address}/24 dev {self.bridge}")
         ip(f"link set {self.bridge} up")
+        if self._is_site:
+            self._start_accounting(SITE["database"].format(**values))
         self.start_controller()
         for number, name in enumerate(self.names, 1):
             self._add_host(name, number)
@@ -266,6 +340,37 @@ class Slurm:
             f"address add 10.213.{self._network}.{number}/24 dev eth0", "link set eth0 up", "link set lo up",
             namespace=link,
         )  # fmt: skip
+
+    def _start_accounting(self, config: str) -> None:
+        """Starts the database, then slurmdbd, which needs a cluster before the controller may start, and adds accounts."""
+        (self.folder / "said").write_text(SITE["said"])
+        (self.folder / "job_submit.lua").write_text(SITE["job_submit"])
+        data, listens = self.folder / "database", self.folder / "database.socket"
+        words = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
+        subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
+        options = [
+            "--skip-networking",
+            "--skip-grant-tables",
+            "--innodb-use-native-aio=0",
+            "--innodb-flush-log-at-trx-commit=0",
+            f"--socket={listens}",
+        ]
+        self._start("mariadbd", "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", *options)
+        wait_until(listens.exists, what="the database listens")
+        file = self.folder / "slurmdbd.conf"
+        file.write_text(config)
+        file.chmod(0o600)
+        log = self.folder / "slurmdbd.log"
+        self._start("slurmdbd", "env", f"MYSQL_UNIX_PORT={listens}", f"SLURM_CONF={file}", program("slurmdbd"), "-D")
+        wait_until(lambda: log.exists() and "started" in log.read_text(), what="slurmdbd answers")
+        wait_until(self._has_cluster, what="slurmdbd knows the cluster")
+        for line in SITE["accounts"].strip().splitlines():
+            self.run("sacctmgr", "-i", *line.split())
+
+    def _has_cluster(self) -> bool:
+        """Adds the cluster; a database that has just begun may refuse it."""
+        self._said("sacctmgr", "-i", "add", "cluster", "lab")
+        return "lab" in self._said("sacctmgr", "-nP", "list", "cluster", "format=cluster").split()
 
     def _start_munge(self) -> None:
         key, socket_file = self.folder / "munge.key", self.folder / "munge.socket"

@@ -1,7 +1,7 @@
-"""What sites do around a job: they print before each task, and let people write their own batch files."""
+"""Runs at a site: lines before each task, accounts, QOS that preempts, a /tmp of each node's own; and people's own batch files."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,10 @@ from tests.support import PATIENCE, Deck, entries, wait_gone, wait_until
 GO_ON = entries("slurm/submitted", "go_on")
 
 
-@pytest.fixture
-def welcome(slurm: Slurm) -> Iterator[None]:
-    """Each task of each step begins with lines of the site."""
-    said = slurm.prolog.with_name("said")
-    said.write_text("print Welcome to this cluster\nprint " + "quota " * 20_000 + "\n")
-    yield
-    said.unlink()
+@pytest.fixture(scope="session")
+def cluster(site: Slurm) -> Slurm:
+    """All tests here run at a site."""
+    return site
 
 
 @pytest.fixture
@@ -61,7 +58,6 @@ def wait_steps(deck: Deck, run: str, attempt: int = 0) -> None:
     wait_until(lambda: all(steps_of(deck, run, attempt, rank) for rank in range(2)), what=f"steps of attempt {attempt}")
 
 
-@pytest.mark.usefixtures("welcome")
 def test_a_run_is_reached_from_the_login_node_although_each_task_prints_before(
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
 ) -> None:
@@ -133,14 +129,14 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, how: str
 ) -> None:
     keys = {"on_preempt": "requeue", "on_node_fail": "requeue"}
-    layout = {"slurm": {"nodes": 1, "ranks_per_node": 2, "options": ["--nodelist=sl1"], **keys}}
+    layout = {"slurm": {"nodes": 1, "ranks_per_node": 2, "options": ["--nodelist=sl1", "--qos=low"], **keys}}
     run = rankdeck.launch(write_profile(write_script("go_on.py", GO_ON), 2, layout=layout))
     wait_steps(rankdeck, run)
     job = slurm.run("squeue", "-h", "-o", "%A")
     if how == "requeue":
         begin_again(slurm, job)
     else:
-        urgent = ["sbatch", "--parsable", "--nodelist=sl1", "--export=NONE", "--output=/dev/null", "--partition=urgent"]
+        urgent = ["sbatch", "--parsable", "--nodelist=sl1", "--export=NONE", "--output=/dev/null", "--qos=urgent"]
         other = slurm.run(*urgent, "--wrap=exec sleep infinity")
         wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
         wait_until(lambda: "queued" in rankdeck("ps").stdout, what="ps knows that it waits")
