@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
 RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size", "step", "steps", "loss_ranks", "throughput", "unit",
-            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes")  # fmt: skip
+            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` takes as it is from a run, and from each of its ranks."""
@@ -126,7 +126,9 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
     for run in shown:
         step = "" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
         loss, started = _loss(run), f"{age(max(0.0, time.time() - run.launched_at))} ago"
-        rows.append((run.run, run.state, str(run.world_size), run.backend, step, loss, started, run.reason))
+        where = run.job.words(time.time()) if run.job is not None and run.state not in ENDED_WORDS else ""
+        told = "; ".join(filter(None, (run.reason, where)))
+        rows.append((run.run, run.state, str(run.world_size), run.backend, step, loss, started, told))
     print_table(rows)
 
 
@@ -150,6 +152,8 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
     line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}"
     click.echo(visible(line))
     print_line(shlex.join(words))
+    if run.job is not None and run.state not in ENDED_WORDS:
+        click.echo(visible(run.job.words(time.time())))
     if run.loss_ranks:
         click.echo(f"loss of {rank_words(run.loss_ranks)}: {_loss(run)}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)

@@ -1,6 +1,7 @@
 """The end of the Slurm job that has the nodes of a run: whether Slurm ends it, and why it is over."""
 
 import asyncio
+import math
 import os
 import subprocess
 import time
@@ -8,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from engine.core.plan.batch.job import WAITING, QueuedJob, end_words
-from engine.core.plan.batch.slurm import ENDING_FORMAT, FORMAT, ending_state, parse_queue
+from engine.core.plan.batch.slurm import ENDING_FORMAT, FORMAT, LIMIT_FORMAT, LIMIT_VARIABLES, ending_state, parse_queue
 from engine.core.run import events as ev
+from engine.core.views.view import JobView
 from engine.runs.ends.ending import REQUEUE
 from engine.runs.record import place_here
 from engine.supervisor.run import SupervisedRun
@@ -39,7 +41,8 @@ class Job:
         """Looks for checkpoints, if no agent has. `Reports` sets it."""
 
     @property
-    def _number(self) -> str:
+    def number(self) -> str:
+        """The number of the job; empty: there is none."""
         return self._run.plan.reach.slurm_job or os.environ.get("SLURM_JOB_ID", "")
 
     @property
@@ -48,7 +51,7 @@ class Job:
 
     def after_signal(self, report: Callable[[], None]) -> None:
         """Handles the end of a rank, if Slurm has not ended it. The rank may have got SIGTERM, and have ended, before its agent got it."""
-        if not self._number:
+        if not self.number:
             report()
             return
         self._waiting.append(report)
@@ -57,15 +60,23 @@ class Job:
 
     def take_signal(self) -> None:
         """Asks Slurm why a node has got SIGTERM; other nodes get it in the same moment."""
-        if self._number and not self._asks and self._end is None:
+        if self.number and not self._asks and self._end is None:
             self._asks, self._signalled_at = True, time.time()
-            self._run.tasks.create_task(self._decide(), name=f"what becomes of job {self._number}")
+            self._run.tasks.create_task(self._decide(), name=f"what becomes of job {self.number}")
+
+    async def watch(self) -> None:
+        """Asks Slurm where the job is and when its time limit ends it; again when it should have ended, because the limit may be another one by then."""
+        while True:
+            said = await _ask(self.number, f"--format={LIMIT_FORMAT}", lambda said: bool(said.strip()))
+            job = self._run.job = job_view(self.number, said or "")
+            self._run.note_change()
+            await asyncio.sleep(LONGEST + (math.inf if job.ends_at is None else max(0.0, job.ends_at - time.time())))
 
     async def _decide(self) -> None:
-        said = await _ask(self._number, f"--Format={ENDING_FORMAT}")
+        said = await _ask(self.number, f"--Format={ENDING_FORMAT}")
         if said is not None and (ends := ending_state(said)) is not None:
             state, may_begin_again = ends
-            self._run.handle(ev.JobEnding(at=self._signalled_at, reason=f"Slurm ends job {self._number}"))
+            self._run.handle(ev.JobEnding(at=self._signalled_at, reason=f"Slurm ends job {self.number}"))
             self.end("" if may_begin_again and place_here() else state)
         self._asks = False
         self._go_on()
@@ -81,7 +92,7 @@ class Job:
         """Ends the run, because its job is over. `state`: what ends it, if it is not over yet; empty: that is not known."""
         self._is_over = self._is_over or state is None
         if self._end is None:
-            self._end = self._run.tasks.create_task(self._end_run(state), name=f"the end of job {self._number}")
+            self._end = self._run.tasks.create_task(self._end_run(state), name=f"the end of job {self.number}")
 
     async def _end_run(self, state: str | None) -> None:
         run = self._run
@@ -90,13 +101,20 @@ class Job:
         if not run.ended.is_set():
             await self.find_saved()
         if not run.ended.is_set() and (state != "" or place_here() is None):
-            known = QueuedJob(job=self._number, state=state) if state else await find_end(self._number)
+            known = QueuedJob(job=self.number, state=state) if state else await find_end(self.number)
             # Slurm will start the job again, and this supervisor, which runs in it, leaves the run to the next start.
             if known is not None and known.state in WAITING and place_here():
                 run.handle(ev.StopRequested(at=time.time(), by=REQUEUE, at_once=True, again=True))
-            run.handle(ev.JobEnded(at=time.time(), reason=end_words(self._number, known)))
+            run.handle(ev.JobEnded(at=time.time(), reason=end_words(self.number, known)))
         run.ended.set()  # Slurm tells the last state of the job after this process, which runs in it, has ended: the next command asks
         self._drop_links()
+
+
+def job_view(job: str, text: str) -> JobView:
+    """A job as front ends show it. `text`: the output of `squeue --noheader --format LIMIT_FORMAT` about it."""
+    end, limit, partition, *_ = [*text.strip().split("|"), "", ""]
+    has_end = end.isdecimal() and limit != "UNLIMITED"  # without a limit Slurm names the day in a year
+    return JobView(job=job, partition=partition, ends_at=float(end) if has_end else None)
 
 
 async def find_end(job: str) -> QueuedJob | None:
@@ -131,6 +149,7 @@ async def _squeue(job: str, form: str) -> str | None:
         errors="replace",
         timeout=PATIENCE,
         check=False,
+        env=os.environ | LIMIT_VARIABLES,
     )
     try:
         done = await asyncio.to_thread(ask)

@@ -15,7 +15,7 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import Kills
 from engine.core.run.state import RunState, Starting, Stopping
-from engine.core.views.view import EventLine, StallView
+from engine.core.views.view import EventLine, JobView, StallView
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
 from engine.supervisor.log import first_words, note
@@ -83,6 +83,8 @@ class SupervisedRun:
         self.stall: StallView | None = None
         self.waits: tuple[Wait, ...] = ()
         """Which ranks waited for which, as torch has recorded it."""
+        self.job: JobView | None = None
+        """The job that the run is in, as it was when Slurm was asked."""
         self.kills = Kills()
         self.ended = asyncio.Event()
         self.disk_trouble: OSError | None = None

@@ -64,6 +64,8 @@ class Snapshots:
             run.drop_explanations()
             run.take_failed_reading(run.head, "failures are not explained", error)
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+        if run.job is not None:
+            whole = msgspec.structs.replace(whole, job=run.job)
         if not run.ended.is_set() and (run.disk_words or run.room_words or run.save_words):
             words = (run.disk_words, run.room_words, run.save_words, whole.doing)
             whole = msgspec.structs.replace(whole, doing="; ".join(filter(None, words)))

@@ -56,10 +56,15 @@ def test_a_run_waits_for_its_job_starts_with_nobody_there_and_ends_it(
 def test_a_running_job_is_reached_and_stopped_from_the_login_node(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
 ) -> None:
-    run = launch()
+    run = launch(time="20:00")
     wait_up(rankdeck, run)
     status = rankdeck.wait_status(run, lambda status: status["state"] == "running")
     assert [rank["node"] for rank in status["ranks"]] == ["sl1", "sl1", "sl2", "sl2"]
+    job = rankdeck.wait_status(run, lambda status: status["job"] is not None)["job"]
+    limit = slurm.run("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--format=%e", f"--jobs={job['job']}")
+    assert (job["job"], job["partition"], job["ends_at"]) == (job_of(rankdeck, run), "main", float(limit))
+    assert f"job {job['job']} · main · ends in " in rankdeck("ps").stdout
+    assert f"job {job['job']} · main · ends in " in rankdeck("status", run).stdout
     plan = json.loads((rankdeck.folder(run) / "plan.json").read_text())
     assert (plan["backend"]["name"], plan["backend_is_auto"], plan["launch"]["hold_for"]) == ("gloo", True, 900)
     wait_until(lambda: "count.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
 from engine.core.numbers import precise
-from engine.core.views.view import Activity, StallView
+from engine.core.views.view import Activity, JobView, StallView
 from tests.support import from_table
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.seen import after, run_screen, showing, text_of, until, until_gone, until_seen
@@ -199,6 +199,28 @@ def test_the_header_tells_the_epoch_other_bars_and_a_derived_throughput(run: Fak
     assert max(first.cell_length, second.cell_length) <= width
     assert "validation 12/40" in second.plain
     assert " ~" in second.plain
+
+
+def test_the_header_says_which_job_ends_when_and_that_the_run_will_not_be_done_by_then(tmp_path: Path):
+    run = FakeRun(tmp_path)
+    model = RunModel()
+    model.apply(run.snapshot())
+    subscriber = asyncio.Queue[Any]()
+    run.subscribers.append(subscriber)
+
+    def seen(ends_in: float) -> str:
+        run.change(job=JobView(job="109", partition="main", ends_at=run.now + ends_in))
+        while not subscriber.empty():
+            model.apply(subscriber.get_nowait())
+        header = model.header(run.now)
+        assert header is not None
+        return header_lines(header, 120, ascii=False)[1].plain
+
+    assert "job 109 · main · ends in 8:10" in seen(490)
+    for step in range(6):
+        run.tick(step, seconds=10)
+    assert "ends in 8:10, before step 100" in seen(490)
+    assert "ends in 20:00 " in seen(1200) + " "
 
 
 async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app: RankdeckApp, run: FakeRun):

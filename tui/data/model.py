@@ -38,6 +38,7 @@ class Header:
     """The two lines above the table: the run, and its consequences. Times in seconds; None: not known."""
 
     run: RunView
+    now: float  # seconds since the epoch
     title: str
     away: Mapping[str, float]  # seconds for which each node has been unreachable
     fraction: float | None  # steps done, of all steps
@@ -175,6 +176,7 @@ class RunModel:
         fraction = min(1.0, max(0.0, run.step / run.steps)) if run.step is not None and run.steps else None
         return Header(
             run=run,
+            now=now,
             title=title or run.name,
             away=_away(run, now),
             fraction=fraction,

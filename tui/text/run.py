@@ -101,6 +101,10 @@ def _value_line(header: Header, width: int) -> Content:
         parts.append((f"  {plain_line(run.aside)}", MUTED))
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
+    if run.job is not None and run.state not in ENDED_WORDS:
+        late = header.eta is not None and run.job.ends_at is not None and header.now + header.eta > run.job.ends_at
+        words = run.job.words(header.now, last_step=run.steps if late else None)
+        parts.append((f"  {plain_line(words)}", "$text-warning" if late else MUTED))
     if run.python:
         parts.append((f"  {plain_line(run.python)}", MUTED))
     return Content.assemble(*parts).truncate(width, ellipsis=True)

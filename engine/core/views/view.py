@@ -10,6 +10,7 @@ import msgspec
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
+from engine.core.numbers import duration
 from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
@@ -119,6 +120,21 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     stall: StallView | None = None
     saved: SavedView | None = None  # checkpoints that the attempt has left, once it was ended; None: unknown
     hold_ends_at: float | None = None  # when a run that holds ends by itself; None: never, or it does not hold
+    job: JobView | None = None  # None: it runs in no job
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """The job of a batch system that a run is in. `ends_at`: when its time limit ends it, in seconds since the epoch; None: not known."""
+
+    job: str
+    partition: str = ""
+    ends_at: float | None = None
+
+    def words(self, now: float, *, last_step: int | None = None) -> str:
+        """`job 109 · main · ends in 8:10, before step 3000`. `last_step`: the run's, if it will not get there; raw."""
+        before = "" if last_step is None else f", before step {last_step}"
+        end = "" if self.ends_at is None else f"ends in {duration(self.ends_at - now)}{before}"
+        return " · ".join(filter(None, (f"job {self.job}", self.partition, end)))
 
 
 class SavedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +207,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] | None = None
     """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
     stalled: bool = False  # whether ranks hang
+    job: JobView | None = None
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
 
 

@@ -110,6 +110,10 @@ def _reason_words(job: str, reason: str) -> tuple[str, str]:
 
 ENDING_FORMAT = "State:.|,PreemptTime:.|,Requeue:.|,Reason:.|"  # for `squeue --Format`, where a job has got SIGTERM
 
+LIMIT_FORMAT = "%e|%l|%P"
+LIMIT_VARIABLES = {"SLURM_TIME_FORMAT": "%s"}
+"""For `squeue --format` and its environment: the end of a job in seconds since the epoch, its time limit, and its partition."""
+
 
 def ending_state(text: str) -> tuple[str, bool] | None:
     """The state that a job will end in, from the output of `squeue --noheader --states=all --Format ENDING_FORMAT` about it, empty if that
