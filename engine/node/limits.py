@@ -14,7 +14,6 @@ OPEN_FILES = 65_536
 up to the limit, so more could make them slow."""
 
 MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30  # memory is short if less than this share and these bytes are left
-TEMPLATE_LIMIT = 8 << 30  # bytes of memory that control groups must allow where a template waits for launches
 NO_LIMIT = 1 << 60  # the kernel shows unlimited memory as a number near 2**63
 
 
@@ -31,12 +30,6 @@ def allow_open_files() -> None:
     limit = open_files()
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-
-
-def process_limits() -> dict[str, int]:
-    """Returns the limits of each process that end it or its files: `cpu` in seconds, `as` and `fsize` in bytes. Those without a limit are missing."""
-    soft = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0] for name in ("cpu", "as", "fsize")}
-    return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
 
 
 def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
@@ -65,21 +58,6 @@ def memory_limit(root: str = "/") -> int | None:
     return min(limits, default=None)
 
 
-def cpu_limit(root: str = "/") -> float | None:
-    """Returns how many CPUs control groups allow this process at the same time; None: no limit."""
-    limits = []
-    for folder, is_old in control_groups("cpu", root):
-        if is_old:
-            quota, period = (number_in(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
-        else:
-            quota = period = None  # no limit
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "cpu.max")) as file:
-                quota, period = map(int, file.read().split())
-        if quota is not None and period and quota > 0:  # -1: no limit
-            limits.append(quota / period)
-    return min(limits, default=None)
-
-
 def memory_left(root: str = "/") -> tuple[int, int] | None:
     """Returns the bytes of memory that this process can still get, and of how many; None: unknown.
 
@@ -102,12 +80,6 @@ def is_memory_short(root: str = "/") -> bool:
     """Whether a template that only waits should give its memory back."""
     left = memory_left(root)
     return left is not None and left[0] < min(left[1] * MEMORY_SHARE, MEMORY_ENOUGH)
-
-
-def has_room_for_template(root: str = "/") -> bool:
-    """Whether a template may wait for further launches: not where control groups give this user little memory, nor if it is short."""
-    limit = memory_limit(root)
-    return (limit is None or limit >= TEMPLATE_LIMIT) and not is_memory_short(root)
 
 
 def processes_left(root: str = "/") -> int | None:
@@ -185,17 +157,6 @@ def shares(
             if overlap:
                 found[rank] = nearest
     return found
-
-
-def cpu_words(cpus: Sequence[int]) -> str:
-    """Returns CPUs as the kernel lists them: `0-3,8`. They are sorted."""
-    spans: list[list[int]] = []
-    for cpu in cpus:
-        if spans and cpu == spans[-1][1] + 1:
-            spans[-1][1] = cpu
-        else:
-            spans.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,9 @@ from engine.core.plan.profile import MAX_LINGER, PbsJob, Profile, SlurmJob
 from engine.core.plan.standby import linger_seconds
 from engine.gate import NOT_LOOKED_UP, Permit, which
 from engine.installed import COMMAND
-from engine.node.limits import cpu_words, shares
+from engine.node.limits import shares
 from engine.node.login import in_job
+from engine.node.probe.allowed import cpu_words
 from engine.planning.draft import Draft
 from engine.planning.nodes import Nodes
 from engine.planning.profile_paths import with_absolute_paths

@@ -52,7 +52,7 @@ NEWS = ("state", "activity", "attempt", "generation", "alive", "failure", "stall
 """Fields of a run for which its summary is written at once."""
 
 PROGRESS_PERIOD = 5.0  # seconds between two summaries that differ only in the progress
-SAVE_PERIOD = 20.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
+SAVE_PERIOD = 30.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
 SAVE_SHARE = 0.02  # largest share of time for saving: with thousands of ranks it takes a second
 
 

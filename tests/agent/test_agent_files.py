@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engine.linux.files import NOT_REGULAR
 from engine.node.agent.files import first_words, is_same_file, open_log, open_watched, read_from
+from engine.node.agent.ranks.relay import Relay
+from engine.node.agent.state import Rank
 from tests.agent.driver import FOR_EVER, Node
 from tests.support import PATIENCE, ROOT, entries, is_alive, kill_hard, wait_gone, wait_until
 
@@ -128,3 +132,28 @@ def test_a_rank_does_not_wait_for_what_is_in_place_of_its_stacks(tmp_path: Path,
     command = [sys.executable, "-I", "-c", WATCH, str(ROOT), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.stdout, done.stderr) == ("goes on\n", "")
+
+
+def test_files_are_looked_at_only_when_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look may ask the server of a home that machines share."""
+    rank, sent = Rank(3, [str(tmp_path / name) for name in ("out", "err", "metrics")]), []
+    looks: list[Relay] = []
+    state: Any = SimpleNamespace(ranks={3: rank}, attempt=0, relays=False)
+    relay = Relay(state, lambda **message: sent.append(message["sizes"]), lambda: True)
+    relay.look_for_growth()
+    with monkeypatch.context() as patch:
+        patch.setattr(Relay, "report_growth", looks.append)
+        for _ in range(20):
+            relay.look_for_growth()
+    assert looks == []
+    (tmp_path / "err").write_bytes(b"12345")
+    relay.look_for_growth()
+    assert sent == [[[3, 0, 5, 0]]]
+    state.attempt, state.ranks = (
+        1,
+        {3: Rank(3, [str(tmp_path / f"again.{name}") for name in ("out", "err", "metrics")])},
+    )
+    relay.look_for_growth()
+    (tmp_path / "again.out").write_bytes(b"1")
+    relay.look_for_growth()
+    assert sent[1:] == [[[3, 1, 0, 0]]]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.node.limits import cpu_words, shares
+from engine.node.limits import shares
+from engine.node.probe.allowed import cpu_words
 from tests.conftest import WriteProfile, WriteScript
 from tests.support import Deck, checked, wait_until
 

@@ -147,6 +147,20 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1
 
 
+# --- messages of the site ------------------------------------------------------------------------------------------------
+
+
+def test_what_job_submit_lua_says_is_told_whole(slurm: Slurm, rankdeck: Deck, write_script: WriteScript) -> None:
+    words = ("run", "--slurm", "-n", "1", str(write_script("hello.py", "print('hello')")))
+    done = rankdeck(*words)
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["[r0 sl1] hello"])
+    assert "rankdeck: Jobs on this cluster are charged by the core hour." in done.stderr
+    refused = rankdeck(*words[:-1], "--set", "layout.slurm.partition=short", words[-1])
+    assert refused.returncode == 3
+    whole = "sbatch fails: short needs --account: ask your PI / Batch job submission failed: "
+    assert whole in refused.stderr
+
+
 # --- tasks of a step -----------------------------------------------------------------------------------------------------
 
 

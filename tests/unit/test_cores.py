@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.node.limits import bound_to, cpu_words, shares
+from engine.node.limits import bound_to, shares
+from engine.node.probe.allowed import cpu_words
 from tests.support import rows
 
 

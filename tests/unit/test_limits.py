@@ -8,6 +8,7 @@ import pytest
 
 from engine.core.checks.node_findings import rank_capacity
 from engine.node import limits
+from engine.node.probe import allowed
 from tests.support import from_table
 
 GIB = 1 << 30
@@ -44,7 +45,7 @@ def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: 
 
 @from_table
 def test_the_smallest_limit_of_processor_time_counts(files: dict[str, str], limit: float | None, tmp_path: Path):
-    assert limits.cpu_limit(write(tmp_path, files)) == limit
+    assert allowed.cpu_limit(write(tmp_path, files)) == limit
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_the_users_own_limit_counts_threads_of_all_its_processes(tmp_path: Path,
 def test_limits_of_each_process_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     soft = {resource.RLIMIT_CPU: 60, resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_FSIZE: 1 << 20}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (soft[number], resource.RLIM_INFINITY))
-    assert limits.process_limits() == {"cpu": 60, "fsize": 1 << 20}
+    assert allowed.process_limits() == {"cpu": 60, "fsize": 1 << 20}
 
 
 @from_table

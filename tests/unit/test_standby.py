@@ -12,7 +12,8 @@ from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, linger_seconds, standby_key, template_key
 from engine.gate import LAUNCHED
-from engine.node.limits import has_room_for_template, is_memory_short, memory_left
+from engine.node.limits import is_memory_short, memory_left
+from engine.node.probe.allowed import has_room_for_template
 from engine.node.user_template import likeness
 from engine.planning.make import make_plan
 from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal

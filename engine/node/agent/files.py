@@ -10,6 +10,7 @@ import stat
 from engine.linux.files import open_regular, read_part
 from engine.node.agent.wire import MAX_FRAME, Message
 
+IN_MODIFY = 2  # of inotify: a file was written or cut
 MOST_OUTPUT = 4000  # bytes of the last output of our own processes that are reported
 
 
@@ -21,6 +22,23 @@ def open_watched(path: str) -> int:
         if error.errno != errno.EINVAL:
             raise
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def note_writes(descriptors: list[int]) -> int:
+    """Returns a descriptor (inotify) that has something to read once an open file was written; -1: the kernel can't tell.
+
+    The writers are processes of this node, so its kernel knows of each write, also on a file system that other machines share.
+    """
+    import ctypes  # bridges need none
+
+    libc = ctypes.CDLL(None)
+    notes: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    for one in descriptors:
+        if libc.inotify_add_watch(notes, b"/proc/self/fd/%d" % one, IN_MODIFY) < 0:
+            if notes >= 0:
+                os.close(notes)
+            return -1
+    return notes
 
 
 def open_log(path: str) -> io.BufferedWriter:

@@ -144,7 +144,7 @@ class Agent:
         self.usage.look()
         if self.link.is_up:
             if self.link.is_idle:  # sizes are absolute, so a slow link can skip some
-                self.relay.report_growth()
+                self.relay.look_for_growth()
             self.link.drop_if_silent()
         elif self.leaving is None:
             alone, terms = self.link.alone, self.state.terms

@@ -11,9 +11,10 @@ import shutil
 import sys
 from typing import Any, Dict, List
 
-from engine.node.limits import cpu_limit, cpu_words, memory_limit, open_files, process_limits, processes_left, shares
+from engine.node.limits import memory_limit, open_files, processes_left, shares
 from engine.node.login import ends_run
 from engine.node.networks import interfaces
+from engine.node.probe.allowed import cpu_limit, cpu_words, process_limits
 
 Message = Dict[str, Any]
 Paths = List[str]

@@ -17,7 +17,7 @@ from engine.launchers.setup import setup_input, with_setup
 from engine.linux.locks import try_lock
 from engine.node import user_template as program
 from engine.node.agent.ranks.jobs import environment_of
-from engine.node.limits import has_room_for_template
+from engine.node.probe.allowed import has_room_for_template
 from engine.runs.paths import runtime_folder
 from engine.runs.standbys import place
 from engine.runs.templates import template_folder

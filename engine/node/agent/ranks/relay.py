@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
-from engine.node.agent.files import last_bytes
+from engine.node.agent.files import last_bytes, note_writes
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Any, Message
 
 CHUNK = 1 << 16  # bytes of a rank's file in one frame
+GROWTH_PERIOD = 10.0  # seconds between two looks at files of which no write was noted
 RELAY_AHEAD = 1 << 18  # Bytes sent before the supervisor confirms them. On a slow link, other messages wait for them.
 
 LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
@@ -27,6 +29,9 @@ class Relay:
         """Bytes that were sent and are not confirmed."""
         self._waiting: list[Message] = []
         """Messages that must arrive after the ranks' output."""
+        self._notes, self._due = -1, 0.0
+        self._noted: tuple[int, list[int]] = (-1, [])
+        """The attempt and the files whose writes `_notes` tells."""
 
     def start_relay(self, message: Message) -> None:
         """`relay`: sends the ranks' output from now on, from the offsets that the supervisor has reached."""
@@ -111,6 +116,23 @@ class Relay:
             for name, stream, size in (("errors", 1, LAST_ERRORS), ("numbers", 2, LAST_NUMBERS))
             if stream < len(rank.watched)
         }
+
+    def look_for_growth(self) -> None:
+        """Reports growth if files were written. Looks at them every GROWTH_PERIOD even so: writes to mapped memory are not noted."""
+        watched = [descriptor for rank in self._state.ranks.values() for descriptor in rank.watched]
+        if self._noted != (self._state.attempt, watched):
+            if self._notes >= 0:
+                os.close(self._notes)
+            self._notes, self._noted = note_writes(watched), (self._state.attempt, watched)
+            self._due = 0.0
+        try:
+            if self._notes >= 0:
+                os.read(self._notes, 1 << 16)
+        except BlockingIOError:
+            if time.monotonic() < self._due:
+                return
+        self._due = time.monotonic() + GROWTH_PERIOD
+        self.report_growth()
 
     def report_growth(self) -> None:
         """Sends the changed sizes of the ranks' files, or their new content."""
