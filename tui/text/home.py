@@ -100,27 +100,22 @@ class Look(NamedTuple):
 
 def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool, look: Look | None = None) -> Content:
     """A run as `ps` knows it, what its files add, and how to attach to it. `key`: watches it. `look`: None as long as they are not read."""
-    mark = RUN_MARKS[run.state]
-    lines: list[Content | str] = [
-        Content.styled(f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
-        "",
-        *labelled("run", [plain_line(run.run)], width),
-        *labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}", width),
-        *labelled("launched", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}", width),
-    ]
-    if run.ended_at is not None:
-        lines += labelled("ended", f"{age(now - run.ended_at)} ago", width)
-    lines += labelled("attempt", str(run.attempt), width)
-    if run.step is not None:
-        lines += labelled("progress", _steps(run), width)
-    if run.loss is not None:
-        lines += labelled("loss", number(run.loss, 7), width)
-    failure = look and look.snapshot.run.failure
+    mark, failure = RUN_MARKS[run.state], look and look.snapshot.run.failure
+    lines: list[Content | str] = [Content.styled(f"{mark.sign(ascii=ascii)} {run.state}", mark.style), ""]
     if failure or run.reason:
         lines += labelled("why", plain_line(failure.headline if failure else run.reason), width, style="$text-error")
     for words in filter(None, (failure.detail, failure.hint) if failure else ()):
         lines += labelled("", plain_line(words), width)
     lines += _look_lines(run, look, width, ascii=ascii) if look else ()
+    if run.step is not None:
+        lines += labelled("progress", _steps(run), width)
+    if run.loss is not None:
+        lines += labelled("loss", number(run.loss, 7), width)
+    lines += labelled("run", f"{plain_line(run.run)}, attempt {run.attempt}", width)
+    lines += labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}", width)
+    lines += labelled("launched", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}", width)
+    if run.ended_at is not None:
+        lines += labelled("ended", f"{age(now - run.ended_at)} ago", width)
     lines += ["", *labelled(key, _effect(run), width)]
     there = f"ssh -t {plain_line(run.host)} " if run.elsewhere else ""
     lines += labelled("command", f"{there}rankdeck attach {plain_line(run.run)}", width)
