@@ -34,6 +34,7 @@ from engine.planning import make as planning
 from engine.planning import profile_paths, profiles, recipes, trust
 from engine.planning.batch import slurm
 from engine.planning.programs import arguments_of
+from engine.planning.site import read_site
 from engine.runs import settings
 from engine.runs.listing import find_run
 from engine.runs.record import read_plan, write_note
@@ -99,6 +100,9 @@ class LocalEngine:
 
     def profile_folders(self) -> list[Path]:
         return [folder for _, folder in profiles.folders()]
+
+    def site_defaults(self) -> Mapping[str, Any]:
+        return read_site().site.defaults
 
     def runs(self) -> list[RunSummary]:
         return runs_and_jobs()

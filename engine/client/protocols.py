@@ -6,7 +6,7 @@ not sent: it is in files of the run, of which a front end reads the part that it
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.catalogue import BackendInfo, ImportedCommand, ProfileEntry
@@ -139,6 +139,9 @@ class EngineClient(Protocol):
 
     def profile_folders(self) -> list[Path]:
         """Folders in which profiles are found by name, nearest first. Raises ProfileError if the settings can't be read."""
+
+    def site_defaults(self) -> Mapping[str, Any]:
+        """Defaults of profiles that administrators have set, as tables of a document. Raises ProfileError if that can't be read."""
 
     def launched_profile(self, run: str) -> Profile:
         """The profile that a run was launched with; its folder and script are absolute. Raises RankdeckError."""

@@ -358,6 +358,7 @@ class FakeEngine:
         self.trusted: list[ProfileEntry] = []
         self.prewarmed: list[Profile | None] = []
         self.folders: list[Path] = []
+        self.defaults: dict[str, Any] = {}
         self.settings: dict[tuple[str, ...], object] = {}
         self.saved: list[tuple[Profile, Path | None]] = []
         self.clients: list[FakeClient] = []
@@ -429,6 +430,9 @@ class FakeEngine:
     def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
         self.settings |= values
         return self.folder / "config.toml"
+
+    def site_defaults(self) -> Mapping[str, Any]:
+        return self.defaults
 
     def profile_folders(self) -> list[Path]:
         return [Path(".rankdeck").absolute(), self.folder / "own", *self.folders]

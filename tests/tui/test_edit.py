@@ -54,6 +54,13 @@ def test_a_start_from_a_warm_process_is_the_default_and_only_the_other_choice_is
     assert to_toml_data(profile_of({**new, "launch.warm": "no"}, None, RECIPES))["launch"] == {"warm": False}
 
 
+def test_a_new_profile_has_the_defaults_of_the_site_where_the_form_says_nothing():
+    values = values_of(None, RECIPES) | {"name": "new", "launch.on_failure": "hold"}
+    defaults = {"launch": {"setup": "module load x", "on_failure": "stop"}, "layout": {"slurm": {"account": "lab"}}}
+    profile = profile_of(values, None, RECIPES, defaults)
+    assert (profile.launch.setup, profile.launch.on_failure, profile.layout.slurm) == ("module load x", "hold", None)
+
+
 def test_a_new_run_trains_whatever_else_there_is():
     assert values_of(None, RECIPES)["recipe.kind"] == "gpt"
     assert values_of(None, RECIPES[::-1])["recipe.kind"] == "gpt"

@@ -9,7 +9,7 @@ from typing import Any
 from engine.core.arguments.argument import NO, YES, Argument, RecipeInfo
 from engine.core.arguments.words import misplaced, taken_apart, written
 from engine.core.errors import ProfileError
-from engine.core.plan.document.reading import profile_from_data
+from engine.core.plan.document.reading import below, profile_from_data
 from engine.core.plan.layout import Place
 from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, to_toml_data
 from engine.core.plan.rank import with_place
@@ -89,8 +89,10 @@ def free_name(name: str, taken: Collection[str]) -> str:
 # --- form to profile -------------------------------------------------------------------------------------------------
 
 
-def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> Profile:
-    """The profile in the form. `base`: the edited profile, for everything that has no line in the form. Raises ProfileError: `key` is the
+def profile_of(
+    values: Values, base: Profile | None, recipes: Sequence[RecipeInfo], defaults: Mapping[str, Any] | None = None
+) -> Profile:
+    """The profile in the form. `base`: the edited profile, for everything that has no line in the form. `defaults`: the site's, for a new profile. Raises ProfileError: `key` is the
     id of the wrong line, or a key that has no line in the form."""
     data: dict[str, Any] = to_toml_data(base) if base is not None else {"schema": 1}
     for key in ("name", "description", "backend.name", "layout.order", "launch.python", "launch.workdir",
@@ -113,7 +115,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
         if (text := values.get(key, "")) != _env_text(before):
             hidden = {name: value for name, value in before.items() if not _is_shown(name, value)}
             _put(data, key, hidden | _env(key, text) or None)
-    return profile_from_data(data, FORM)
+    return profile_from_data(data if base is not None else below(data, defaults or {}), FORM)
 
 
 def _put_job(layout: dict[str, Any], system: str, values: Values) -> None:

@@ -36,6 +36,7 @@ class EditForm:
         self.backends: list[BackendInfo] = []
         self.values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
+        self._defaults: Mapping[str, object] = {}
         self._building = asyncio.Lock()
 
     @property
@@ -71,6 +72,7 @@ class EditForm:
         engine, base = self._screen.engine, self._base
         self.recipes = await off_loop(engine.recipes)
         self.backends = await off_loop(engine.backends)
+        self._defaults = await off_loop(engine.site_defaults)
         script = "" if base else probable_script(await off_loop(scripts_below, Path()))
         await self.read_script(values_of(base, self.recipes, script))
         self.values = values_of(base, self.recipes, script)
@@ -139,7 +141,7 @@ class EditForm:
         for error in errors:
             if not self.show_problem(error):
                 elsewhere(error)
-        return None if errors else profile_of(self.values, self._base, self.recipes)
+        return None if errors else profile_of(self.values, self._base, self.recipes, self._defaults)
 
     def go_to_problem(self) -> None:
         """Puts the cursor on the first wrong line, and says how many there are."""
