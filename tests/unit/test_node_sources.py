@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.errors import CheckError, ProfileError, RankdeckError
+from engine.core.errors import CheckError, NoAnswerError, ProfileError, RankdeckError
 from engine.core.plan.layout import Slots
 from engine.core.plan.profile import Layout
 from engine.gate import LAUNCHED
@@ -191,7 +191,8 @@ def test_a_squeue_that_hangs_is_given_up_with_all_that_it_started(
 ) -> None:
     monkeypatch.setattr(node_sources, "DEADLINE", 3.0)
     write_command("squeue", f"sleep 1000 & echo $! > {shlex.quote(str(tmp_path))}/pid; wait")
-    assert "squeue does not answer within 3 s" in refused(Layout(slurm=1234)).message
+    error = refused(Layout(slurm=1234))
+    assert (type(error), error.message) == (NoAnswerError, "squeue does not answer within 3 s")
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not is_alive(pid), what="what squeue had started is gone")
 

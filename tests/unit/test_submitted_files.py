@@ -9,7 +9,7 @@ import pytest
 from engine.core.errors import CheckError, NoAnswerError, RunNotFoundError
 from engine.core.plan.batch.job import Submission
 from engine.gate import LAUNCHED
-from engine.planning import nodes
+from engine.planning import batch
 from engine.planning.batch import slurm, submit
 from engine.runs.listing import find_run
 from engine.runs.paths import RunPaths
@@ -74,8 +74,10 @@ def test_all_that_a_site_says_about_a_job_is_told(to_submit: RunPaths, write_com
 def test_a_job_is_found_although_sbatch_did_not_answer(
     to_submit: RunPaths, write_command: WriteCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "DEADLINE", 3.0)
-    write_command("sbatch", "exec sleep 1000")
+    def give_up(*_: object, **__: object) -> str:
+        raise NoAnswerError("sbatch does not answer within 20 s")
+
+    monkeypatch.setattr(batch, "answer", give_up)
     write_command("squeue", f"echo '16|other.sh'; echo 17'|'{shlex.quote(str(to_submit.folder))}/job.sh RUN")
     assert submit(read_plan(to_submit), to_submit).job == "17"
     write_command("squeue", "echo '16|other.sh'")
