@@ -16,7 +16,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
-from engine.planning.batch.slurm import LONGEST
+from engine.planning.batch.slurm import LONGEST, last_end
 from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
@@ -72,7 +72,8 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
         )
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
-    reason = end_words(number, job, scheduler=submitted.scheduler)
+    known = last_end(number) if submitted.scheduler == "slurm" and (job is None or job.state == "CANCELLED") else None
+    reason = end_words(number, known or job, scheduler=submitted.scheduler)
     if job is not None and job.state == "FAILED" and not (paths.folder / LOG).exists():  # its first output creates it
         reason += f": its first node does not see {paths.folder}; set RANKDECK_HOME to a folder that login and compute nodes share"
     if read_submitted(paths) != submitted:  # it goes on in its next job since

@@ -19,7 +19,7 @@ from engine.client.starting import start_supervisor
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
-from engine.core.plan.batch.job import SCHEDULER_NAMES, QueuedJob, Scheduler, end_words
+from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler, end_words
 from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile, SlurmJob
@@ -101,8 +101,8 @@ def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
 def _refuse_cause(job: SlurmJob, number: str) -> None:
     """Raises CheckError if Slurm has started a job again after an end with which the profile wants the run to end."""
     end = last_end(number)
-    if (end, "stop") in (("PREEMPTED", job.on_preempt), ("NODE_FAIL", job.on_node_fail)):
-        raise CheckError(end_words(number, QueuedJob(job=number, state=end)))
+    if end is not None and (end.state, "stop") in (("PREEMPTED", job.on_preempt), ("NODE_FAIL", job.on_node_fail)):
+        raise CheckError(end_words(number, end))
 
 
 def _counted(known: Submitted, step: int | None) -> Submitted:

@@ -1,5 +1,6 @@
 """Runs at a site: lines before each task, accounts, QOS that preempts, a /tmp of each node's own; and people's own batch files."""
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,19 @@ def test_what_job_submit_lua_says_is_told_whole(slurm: Slurm, rankdeck: Deck, wr
     assert refused.returncode == 3
     whole = "sbatch fails: short needs --account: ask your PI / Batch job submission failed: "
     assert whole in refused.stderr
+
+
+def test_who_has_cancelled_a_job_that_waits_is_told(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    profile = write_profile(
+        write_script("hello.py", "print('hello')"), 1, layout={"slurm": {"nodes": 1, "options": ["--hold"]}}
+    )
+    run = rankdeck.launch(profile)
+    job = str(json.loads((rankdeck.folder(run) / "job.json").read_text())["job"])
+    slurm.run("scancel", job)
+    wait_until(lambda: "CANCELLED by" in slurm.run("sacct", "-nXo", "State%20", "-j", job), what="slurmdbd knows it")
+    wait_until(lambda: "was cancelled by root" in rankdeck("status", run).stdout, what="the user's name")
 
 
 # --- tasks of a step -----------------------------------------------------------------------------------------------------

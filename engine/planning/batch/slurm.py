@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -96,14 +97,20 @@ def cancel(job: str) -> None:
     forget_queue()
 
 
-def last_end(job: str) -> str:
-    """How a job ended before Slurm started it again, in the words of sacct; empty: unknown, because the site may keep no accounts."""
+def last_end(job: str) -> QueuedJob | None:
+    """How a job has ended, the last time if Slurm has started it again; None: unknown, because the site may keep no accounts."""
     words = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State", f"--jobs={job}"]
     try:
-        states = [line.split()[0] for line in answer(words, LAUNCHED, hint=_HINT).splitlines() if line.strip()]
+        states = [line.split() for line in answer(words, LAUNCHED, hint=_HINT).splitlines() if line.strip()]
     except CheckError:
-        return ""
-    return next((state for state in reversed(states) if state not in WAITING | ACTIVE), "")
+        return None
+    ended = next((state for state in reversed(states) if state[0] not in WAITING | ACTIVE), None)
+    if ended is None:
+        return None
+    *_, by = ended  # `CANCELLED by 1000`
+    with contextlib.suppress(KeyError, OverflowError):
+        by = pwd.getpwuid(int(by)).pw_name if by.isdecimal() else ""
+    return QueuedJob(job=job, state=ended[0], by=by)
 
 
 Controller = Literal["up", "down", "silent"]

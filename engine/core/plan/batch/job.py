@@ -49,7 +49,7 @@ ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNAL
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job, its state in the words of squeue. `reason`: why it waits, in words. `start`: when it starts or has started, local time as the
-    batch system writes it; empty: unknown. `help`: what lets it start earlier."""
+    batch system writes it; empty: unknown. `help`: what lets it start earlier. `by`: the user who has cancelled it; empty: unknown."""
 
     job: str
     state: str
@@ -57,6 +57,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     nodes: str = ""
     reason: str = ""
     help: str = ""
+    by: str = ""
 
 
 def queue_words(job: QueuedJob) -> str:
@@ -69,11 +70,13 @@ def queue_words(job: QueuedJob) -> str:
 
 
 def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slurm") -> str:
-    """Why a job that has ended took its run with it; `found`: what squeue or qstat still knows."""
+    """Why a job that has ended took its run with it; `found`: what squeue, sacct or qstat knows."""
     words = words_in("job_ends")
     state, system = "" if found is None else found.state, SCHEDULER_NAMES[scheduler]
     if state in WAITING:
         return f"{system} has taken the nodes of job {job} away, and put it back into the queue"
-    return f"{system}'s job {job} {words.get(state, 'has ended')}" + (
-        "" if state in words else f": {_SHOW_ENDED[scheduler]} {job}"
+    if state not in words:
+        return f"{system}'s job {job} has ended: {_SHOW_ENDED[scheduler]} {job}"
+    return f"{system}'s job {job} {words[state]}" + (
+        f" by {visible(found.by)}" if found is not None and found.by else ""
     )
