@@ -52,7 +52,7 @@ def import_command(
     if len(text) > MAX_SIZE:
         raise UsageError(f"the command is longer than {MAX_SIZE >> 10} KiB")
     job = batch_file([Word(word, "the command") for word in _words(text)])
-    file, options = (text, []) if len(words) == 1 and os.path.isfile(text) else job or ("", None)
+    file, options = (text, None) if len(words) == 1 and os.path.isfile(text) else job or ("", None)
     draft, found = read_script(_read(file) if file else text, file, options)
     chosen = name or profile_name(found or draft.target, is_module=not found and draft.kind == "module")
     data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()), is_whole=is_whole)

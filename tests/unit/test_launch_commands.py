@@ -1,5 +1,7 @@
 """Commands of other launchers become profiles: what they say, what is left out, and where what can't be read stands."""
 
+import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -141,7 +143,7 @@ export CMD="train.py --lr 1"
 srun --wait=60 --kill-on-bad-exit=1 --jobid $SLURM_JOB_ID bash -c "$LAUNCHER $CMD" 2>&1 | tee log
 """
     found = read(text, file="run.sbatch")
-    assert (found["layout"], found["recipe"]["args"]) == ({"slurm": "current", "ranks_per_node": 8}, ["--lr", "1"])
+    assert (found["layout"], found["recipe"]["args"]) == ({"slurm": {"nodes": 2}, "ranks_per_node": 8}, ["--lr", "1"])
 
 
 BATCH = entries("unit/launch_commands", "batch")
@@ -152,12 +154,24 @@ def test_a_batch_file_becomes_a_profile() -> None:
     assert name == "big-run"
     assert read(BATCH, file="job.sh") == profile(
         4, "--lr", "0.1", "--data", "$DATA",
-        layout={"slurm": "current"},
+        layout={"slurm": {"nodes": 2, "time": "01:00:00", "options": ["--gpus-per-node=4"]}},
         launch={"setup": "module load cuda/12.4\nsource ~/env/bin/activate\nexport PYTHONPATH=$PWD:$PYTHONPATH"},
         env={"NCCL_DEBUG": "INFO"},
     )  # fmt: skip
     left = {note.what for note in draft.notes}
     assert {"job.sh:16: nvidia-smi", "$DATA", "> log.$SLURM_JOB_ID", "--rdzv_endpoint"} <= left
+
+
+FILES = sorted((Path(__file__).parents[1] / "data/batch").glob("*.sh"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_batch_files_in_the_manner_of_sites_are_read_or_refused_by_line(file: Path) -> None:
+    try:
+        found: Any = [read(file.read_text(), file=file.name), notes(file.read_text(), file.name)]
+    except UsageError as error:
+        found = f"{error.message} | {error.hint}"
+    assert found == json.loads(file.with_suffix(".json").read_text())
 
 
 def test_options_of_sbatch_win_over_its_file() -> None:

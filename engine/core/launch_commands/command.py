@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from engine.core.errors import UsageError
 from engine.core.launch_commands.accelerate import read_accelerate
 from engine.core.launch_commands.deepspeed import read_deepspeed
-from engine.core.launch_commands.draft import Draft, Word
+from engine.core.launch_commands.draft import Draft, Word, as_written, known_text
 from engine.core.launch_commands.mpirun import read_mpirun
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
@@ -16,7 +16,7 @@ from engine.core.launch_commands.trainers import read_colossalai, read_composer,
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
-_MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
 """Commands that change nothing for the words after them."""
 _ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "pixi", "conda", "mamba", "micromamba")
@@ -25,7 +25,7 @@ _NAMES_ENVIRONMENT = ("-p", "--python", "--prefix", "-n", "--name", "-e", "--env
 """Options of `run` with a value that may be the name of a program: `uv run --python python3.12`."""
 _SHELLS = ("bash", "sh")
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)  # commands that start ranks
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *MPIRUN)  # commands that start ranks
 MAX_LOOK = 1 << 16  # characters of a pasted text that decide whether it is a command
 
 _READERS: Mapping[str, tuple[Callable[[Draft, list[Word]], None], str]] = {
@@ -92,9 +92,14 @@ def read_words(draft: Draft, words: list[Word], job: Job) -> None:
         if name in _SHELLS and (inner := _in_shell(draft, rest)):
             words = inner
             continue
+        if name in ("apptainer", "singularity") and rest and rest[0].text in ("exec", "run"):
+            inside = read_options(rest[1:], "apptainer")[1]
+            draft.wrap = [known_text(word, f"a word of {name}") for word in words[: len(words) - len(inside) + 1]]
+            words = inside[1:]
+            continue
         if name == "srun" and not outer:
             words = read_srun(draft, rest, job)
-        elif name in _MPIRUN and outer != "mpirun":
+        elif name in MPIRUN and outer != "mpirun":
             words = read_mpirun(draft, rest)
         else:
             _read_program(draft, words, outer)
@@ -108,7 +113,8 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
         if found := _ASSIGNMENT.fullmatch(word.text):
             draft.set_env(found[1], found[2])
             if "$" in found[2] or "`" in found[2]:
-                draft.leave_out(word.text, "no shell expands it: write its value into the profile")
+                del draft.env[found[1]]
+                draft.leave_out(word.text, "no shell expands it: write its value into [env]")
         elif begin := runs_in_environment(words[at:]):
             runner = " ".join(one.text for one in words[at : at + begin])
             draft.leave_out(runner, "name the Python of that environment, if it is not the active one: launch.python")
@@ -138,7 +144,7 @@ def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:
     """The words of the command that a shell runs with `-c`; empty: there is none, or there are several."""
     if len(words) != 2 or words[0].text not in ("-c", "-lc"):
         return []
-    found = list(statements(words[1].text))
+    found = list(statements(as_written(words[1].text)))
     if len(found) != 1:
         return []
     if found[0].left_out:

@@ -12,7 +12,7 @@ def read_deepspeed(draft: Draft, words: list[Word]) -> None:
             _include(draft, one.value)
         else:
             take_option(draft, one)
-    if draft.hostfile and (draft.nodes or draft.node_count):
+    if draft.hostfile and draft.slurm is None and (draft.nodes or draft.node_count):
         if draft.node_count:
             draft.leave_out(
                 f"--num_nodes {draft.node_count}",

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 from engine.core.errors import UsageError
 from engine.core.plan.rank import literal
 
+DOLLAR, BACKTICK = "\ue000", "\ue001"  # stand for `$` and a backtick that the shell takes literally
+NEEDS_SHELL = re.compile(r"[$`]")
+
+
+def as_written(text: str) -> str:
+    """A text in which `$` is written as such, wherever the shell takes it literally."""
+    return text.replace(DOLLAR, "$").replace(BACKTICK, "`")
+
 
 class Word(NamedTuple):
     """One word of a command, and its place, for messages."""
@@ -38,7 +46,8 @@ SET_BY_RANKDECK = frozenset(
 )
 """Environment variables of launchers. rankdeck sets those that scripts read."""
 
-_RELATIVE_SOURCE = re.compile(r"(?:source|\.)\s+[\"']?(?![/~$\"'])")
+RELATIVE = re.compile(r"(?:^|[;&|\s])(?:source|\.)\s+[\"']?(?![/~$\"'<\s])|(?:^|[\s=])\./")
+"""A line of setup that depends on the folder."""
 
 
 @dataclass(kw_only=True)
@@ -51,6 +60,7 @@ class Draft:
     python: str = ""
     workdir: str = ""
     setup: list[str] = field(default_factory=list)
+    wrap: list[str] = field(default_factory=list)  # `launch.wrap`
     env: dict[str, str] = field(default_factory=dict)
     backend: str = "auto"
     nodes: list[str] = field(default_factory=list)  # with `:8` behind a node if its ranks are known
@@ -65,7 +75,7 @@ class Draft:
 
     def leave_out(self, what: str, why: str) -> None:
         """Notes that the profile does not contain something."""
-        if why and (note := Note(what, why)) not in self.notes:
+        if why and (note := Note(as_written(what), why)) not in self.notes:
             self.notes.append(note)
 
     def set_env(self, name: str, value: str) -> None:
@@ -73,15 +83,27 @@ class Draft:
         if name in SET_BY_RANKDECK:
             self.leave_out(name, "rankdeck sets it")
         else:
-            self.env[name] = value
+            self.env[name] = as_written(value)
 
     def set_program(self, kind: str, target: Word, args: list[Word]) -> None:
         """Takes the program. Words that a shell would have replaced stay as they are, with a note."""
-        self.kind, self.target = kind, target.text
-        self.args += [literal(word.text) for word in args]
-        for word in (target, *args):
-            if "$" in word.text or "`" in word.text or word.text.startswith(("<(", ">(")):
+        self.kind, self.target = kind, known_text(target, "the program")
+        for word in args:
+            if "[@]" in word.text or "[*]" in word.text:
+                raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
+            if NEEDS_SHELL.search(word.text) or word.text.startswith(("<(", ">(")):
                 self.leave_out(word.text, "no shell expands it: write its value into the profile")
+        self.args += [literal(as_written(word.text)) for word in args]
+
+
+def known_text(word: Word, meaning: str) -> str:
+    """A word that must be known before the run has nodes. Raises UsageError: only a shell on a node knows it."""
+    if NEEDS_SHELL.search(word.text):
+        raise UsageError(
+            f"{word.place}: {meaning} is {as_written(word.text)!r}, and the file does not give its value",
+            hint="write the value into the command, or export it in the file before",
+        )
+    return as_written(word.text)
 
 
 def whole_number(word: Word, meaning: str) -> int:
@@ -89,7 +111,7 @@ def whole_number(word: Word, meaning: str) -> int:
     if word.text.isdecimal() and int(word.text[:9]) > 0:
         return int(word.text[:9])
     hint = "write its value" if "$" in word.text else "write a whole number above 0"
-    raise UsageError(f"{word.place}: {meaning} is {word.text!r}", hint=hint)
+    raise UsageError(f"{word.place}: {meaning} is {as_written(word.text)!r}", hint=hint)
 
 
 def profile_data(
@@ -119,6 +141,7 @@ def profile_data(
         "launch": {
             **({"python": found(draft.python)} if draft.python else {}),
             **({"workdir": draft.workdir} if draft.workdir else {}),
+            **({"wrap": draft.wrap} if draft.wrap else {}),
             **({"setup": "\n".join(_setup(draft, folder))} if draft.setup else {}),
             **({"stop_ladder": draft.ladder} if draft.ladder else {}),
             **({"on_failure": "restart", "max_restarts": draft.restarts} if draft.restarts else {}),
@@ -130,7 +153,7 @@ def profile_data(
 
 def _setup(draft: Draft, folder: str) -> list[str]:
     """The shell lines, which run in another folder, so that those with a relative path need a `cd` before them."""
-    if folder and any(_RELATIVE_SOURCE.match(line) for line in draft.setup):
+    if folder and any(RELATIVE.search(line) for line in draft.setup):
         return [f"cd {shlex.quote(folder)}", *draft.setup]
     return draft.setup
 
@@ -145,7 +168,7 @@ def _layout(draft: Draft, nodes: str | None, *, is_whole: bool) -> dict[str, Any
     elif draft.hostfile:
         layout = {"hostfile": draft.hostfile}
     elif draft.slurm is not None:
-        layout = {"slurm": draft.slurm}
+        layout = {"slurm": {"nodes": count, **draft.slurm} if isinstance(draft.slurm, dict) else draft.slurm}
     elif count > 1 and not is_whole:
         draft.leave_out(f"{count} nodes", "the command does not name them: write their names into the line nodes")
         layout = {}

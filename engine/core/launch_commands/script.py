@@ -5,7 +5,14 @@ runs them."""
 import re
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.command import is_program, program_of, read_words, runs_in_environment, starts_ranks
+from engine.core.launch_commands.command import (
+    MPIRUN,
+    is_program,
+    program_of,
+    read_words,
+    runs_in_environment,
+    starts_ranks,
+)
 from engine.core.launch_commands.draft import SET_BY_RANKDECK, Draft, Word
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
@@ -43,7 +50,8 @@ def read_script(text: str, file: str = "", options: list[Word] | None = None) ->
         UsageError: it starts nothing that rankdeck knows, or several programs; or an option is unknown.
     """
     reader = _Reader(file)
-    if options is not None or _DIRECTIVE.search(text):
+    reader.is_submitted = options is not None or _DIRECTIVE.search(text) is not None
+    if reader.is_submitted:
         reader.draft.slurm = "current"
     reader.take_directives(text)
     if options:
@@ -57,6 +65,9 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.draft, self.job = Draft(), Job()
         self._file = file
+        self.is_submitted = False
+        self._conditions = 0  # blocks of `if` and `case` around a statement
+        self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
         self._programs: list[tuple[Statement, list[Word]]] = []
 
@@ -66,6 +77,8 @@ class _Reader:
             if found := _DIRECTIVE.match(line):
                 words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}"), {})
                 self.take_options(words)
+            elif line.startswith(("#PBS ", "#BSUB ", "#OAR ", "#COBALT ", "#PJM ", "#FLUX: ")):
+                self.draft.leave_out(f"{self._file}:{number}: {line}", "rankdeck reads directives of Slurm only")
             elif line.strip() and not line.lstrip().startswith("#"):
                 break
 
@@ -84,8 +97,29 @@ class _Reader:
     def take(self, statement: Statement) -> None:
         words = words_of(statement, self._known)
         name = program_of(words[0].text)
+        if name in ("for", "while", "until"):
+            self._loops.append(statement.place)
+        elif name == "done" and self._loops:
+            self._loops.pop()
+        elif name in ("if", "case", "fi", "esac"):
+            self._conditions += 1 if name in ("if", "case") else -1
+        elif name in ("do", "then", "else"):
+            words = words[1:] or words
+            name = program_of(words[0].text)
         plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]
-        if name == "export" or not plain:
+        if self._loops and (any(is_program(word.text) for word in plain[:2]) or starts_ranks(plain)):
+            raise UsageError(
+                f"{statement.place}: the loop at {self._loops[-1]} starts ranks several times",
+                hint="import one of its commands: rankdeck import 'COMMAND'",
+            )
+        if self._conditions > 0 and (name == "export" or not plain or name in _SETUP):
+            self.draft.leave_out(
+                f"{statement.place}: {_short(statement.text)}",
+                "it depends on a condition: write what applies into the profile",
+            )
+            for word in words:
+                self._known.pop(word.text.partition("=")[0], None)
+        elif name == "export" or not plain:
             self._take_variables(statement, words[1:] if name == "export" else words, exported=name == "export")
         elif name in _SETUP and not runs_in_environment(plain):
             self.draft.setup.append(statement.text)
@@ -128,6 +162,9 @@ class _Reader:
         """Reads the command that starts the program."""
         programs = self._programs
         if len(programs) > 1:
+            programs = [
+                one for one in programs if any(is_program(word.text) and word.text != "srun" for word in one[1])
+            ] or programs  # srun runs tools on nodes too
             programs = [one for one in programs if starts_ranks(one[1])] or programs
         if not programs:
             raise UsageError(
@@ -148,10 +185,16 @@ class _Reader:
         for part in chosen.left_out:
             self.draft.leave_out(part, reasons()["output"])
         read_words(self.draft, words, self.job)
+        on_all = any(program_of(word.text) in ("srun", *MPIRUN) for word in words)
         if self.draft.slurm is not None and self.draft.node_count is None:
-            self.draft.node_count = self.job.nodes
-        if self.draft.slurm == "current" and self.job.warn and self._file:
-            self.draft.slurm = self.job.table()
+            self.draft.node_count = self.job.nodes if on_all else 1
+            if not on_all and (self.job.nodes or 1) > 1:
+                self.draft.leave_out(f"--nodes={self.job.nodes}", "the command runs on the first node only")
+        if self.is_submitted:
+            self.draft.slurm = self.job.table(self.draft)
+            if self.draft.hostfile:
+                self.draft.leave_out(self.draft.hostfile, "the job has its own nodes")
+                self.draft.hostfile = ""
         return self.draft
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.draft import Word
+from engine.core.launch_commands.draft import DOLLAR, Word
 
 
 class Statement(NamedTuple):
@@ -29,6 +29,8 @@ _PART = re.compile(
     re.DOTALL,
 )
 
+_HERE = re.compile(r"(<<-?[ \t]*[\"'\\]?(\w+)[^\n]*)(\n(?:.*?\n)??[ \t]*\2(?=\n|\Z))", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _VARIABLE = re.compile(
     r"'[^']*'|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.DOTALL
 )
@@ -38,6 +40,9 @@ _SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>[$<>]\((?:[^()]|\([^()]*\))*\
 def statements(text: str, name: str = "") -> Iterator[Statement]:
     """The simple commands of a command line, or of a batch file with a name, in order."""
     text = text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
+    text = _HERE.sub(
+        lambda found: found[1] + "\n" * found[3].count("\n"), text
+    )  # no command reads a here-document here
     at, begun, kept, left_out = 0, -1, "", list[str]()
     for match in [*_PART.finditer(text), None]:
         end = len(text) if match is None else match.start()
@@ -58,9 +63,10 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
 
 def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
     """The words of a simple command. Variables with a known value are replaced. Raises UsageError if a quote is not closed."""
+    raw = _QUOTED.sub(_with_marks, statement.text)
     text = _SUBSTITUTION.sub(
         lambda found: shlex.quote(found[0]) if found["found"] and " " in found[0] else found[0],
-        replaced(statement.text, known),
+        replaced(raw, known),
     )
     try:
         parts = shlex.split(text)
@@ -71,6 +77,14 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
     if statement.is_typed:
         return [Word(part, f"word {number} of the command") for number, part in enumerate(parts, 1)]
     return [Word(part, statement.place) for part in parts]
+
+
+def _with_marks(found: re.Match[str]) -> str:
+    """A quoted part with `DOLLAR` for each `$` that the shell takes literally, and without `\\` at the end of a line."""
+    part = found[0]
+    if part[0] == "'":
+        return part.replace("$", DOLLAR)
+    return part.replace("\\\n", "").replace("\\$", DOLLAR)
 
 
 def replaced(text: str, known: Mapping[str, str]) -> str:

@@ -1,10 +1,11 @@
-"""srun, and the options that `#SBATCH` lines and srun have in common. The scheduler chooses the nodes: the profile uses the nodes of
-the job in which rankdeck runs, unless the file asks for a signal before the time limit."""
+"""srun, and the options that `#SBATCH` lines and srun have in common. A batch file becomes a job that rankdeck submits, with the same
+resources; a command of srun alone runs in the job in which rankdeck runs."""
 
 import re
 from typing import Any
 
-from engine.core.launch_commands.draft import Draft, Word, whole_number
+from engine.core.errors import UsageError
+from engine.core.launch_commands.draft import Draft, Word, as_written, known_text, whole_number
 from engine.core.launch_commands.options import Given, read_options
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
@@ -12,10 +13,17 @@ _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "-
 
 
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?(\w+?)(?:@(\d{1,5}))?")
-_KEYS = {
-    "-p": "partition", "--partition": "partition", "-t": "time", "--time": "time", "--gres": "gres", "-A": "account", "--account": "account",
+_KEYS = (
+    "--partition",
+    "--time",
+    "--gres",
+    "--account",
+)  # options of sbatch with a key of their own in `[layout.slurm]`
+_LONG = {
+    "-p": "--partition", "-t": "--time", "-A": "--account", "-G": "--gpus", "-c": "--cpus-per-task", "-q": "--qos", "-C": "--constraint",
+    "-w": "--nodelist", "-x": "--exclude", "-d": "--dependency", "-L": "--licenses", "-b": "--begin",
 }  # fmt: skip
-"""Options of sbatch with a key of their own in `[layout.slurm]`."""
+_GPUS = re.compile(r"\bgpu(?::[^:,\d][^:,]*)?(?::(\d+))?(?=[,(]|$)")
 WARN = 60  # seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say
 FIRST = {
     "USR1": "USR1",
@@ -40,20 +48,26 @@ class Job:
         self.tasks: int | None = None
         self.tasks_per_node: int | None = None
         self.warn = 0
-        self.scheduling: list[Given] = []
+        self.scheduling: dict[str, Given] = {}  # by the name of the option: the last one counts
+        self.is_requeued = False
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
-        """Takes options. `quietly`: leaves out those that only a scheduler reads without a note."""
+        """Takes options. `quietly`: they are those of the job, which rankdeck submits."""
         for one in given:
             value = one.value
             match one.option.means:
                 case "nodes":
-                    self.nodes = whole_number(Word(value.text.rpartition("-")[2], value.place), "the number of nodes")
+                    least, _, most = value.text.rpartition("-")
+                    self.nodes = whole_number(Word(most, value.place), "the number of nodes")
+                    if least and least != most:
+                        draft.leave_out(
+                            f"--nodes={value.text}", f"the number of nodes of a run does not change: it needs {most}"
+                        )
                 case "total":
                     self.tasks = whole_number(value, "the number of tasks")
                 case "ranks":
                     self.tasks_per_node = whole_number(value, "the number of tasks on each node")
-                case "hosts":
+                case "hosts" if draft.slurm is None or (draft.slurm == "current" and not quietly):
                     draft.nodes = [value.text]
                 case "workdir":
                     draft.workdir = value.text
@@ -67,12 +81,34 @@ class Job:
                         name, equals, text = part.partition("=")
                         if equals:
                             draft.set_env(name, text)
+                        elif name not in ("ALL", "NIL"):
+                            draft.leave_out(
+                                f"--export={name}", "ranks have the environment of the job, and [env] of the profile"
+                            )
                 case "signal":
                     self._take_signal(draft, value)
-                case "scheduling" if quietly:
-                    self.scheduling.append(one)
-                case means if not quietly or means != "scheduling":
-                    draft.leave_out(one.spelled, one.why)
+                case "array":
+                    raise UsageError(
+                        f"{one.word.place}: {one.spelled} starts many jobs, and a run is one",
+                        hint="take the line out, and import one task: give its value to the arguments that depend on it",
+                    )
+                case "requeue" if quietly:
+                    self.is_requeued = not one.spelled.startswith("--no-")
+                case "scheduling" | "hosts" if quietly:
+                    self.scheduling[_LONG.get(one.spelled, one.spelled)] = one
+                case "container" if not quietly:
+                    _take_container(draft, one)
+                case _:
+                    draft.leave_out(
+                        as_written(
+                            " ".join(
+                                (one.word.text, *(word.text for word in one.values if one.word.text == one.spelled))
+                            )
+                        ),
+                        one.why,
+                    )
+        if quietly and self.nodes is None and self.tasks and self.tasks_per_node:
+            self.nodes = -(-self.tasks // self.tasks_per_node)
 
     def _take_signal(self, draft: Draft, value: Word) -> None:
         """Takes `--signal=[R][B:]SIGNAL@SECONDS`: what ranks get first at a stop, and how long before the time limit."""
@@ -85,12 +121,50 @@ class Job:
         if name in FIRST:
             draft.ladder = [[f"SIG{FIRST[name]}", 30], ["SIGTERM", 10], ["SIGKILL", 5]]
 
-    def table(self) -> dict[str, Any]:
-        """`[layout.slurm]`: rankdeck submits the job, because it must know when the time limit is near."""
-        keys = {_KEYS[one.spelled]: one.value.text for one in self.scheduling if one.spelled in _KEYS}
-        rest = [one for one in self.scheduling if one.spelled not in _KEYS and "requeue" not in one.spelled]
-        options = [word.text for one in rest for word in (one.word._replace(text=one.spelled), *one.values)]
-        return {"nodes": self.nodes or 1, **keys, **({"options": options} if options else {}), "warn": self.warn}
+    def table(self, draft: Draft) -> dict[str, Any]:
+        """`[layout.slurm]`: the job that rankdeck submits. `draft`: says how many ranks a node gets, which are the tasks of that job."""
+        tasks = self.tasks_per_node or (self.tasks or 0) // (self.nodes or 1) or 1
+        ranks = draft.ranks or (draft.total or 0) // (draft.node_count or self.nodes or 1) or self.gpus_per_node()
+        if ranks is None:
+            raise UsageError(
+                "the file does not say how many ranks a node gets",
+                hint="write the number into the command, or --set layout.ranks_per_node=8",
+            )
+        draft.ranks, draft.total = ranks, None
+        keys: dict[str, Any] = {}
+        options: list[str] = []
+        for name, one in self.scheduling.items():
+            value = one.value.text if one.values else ""
+            if name == "--cpus-per-task" and value.isdecimal():
+                options.append(f"{name}={max(1, int(value) * tasks // ranks)}")  # the cores of a node stay as many
+            elif name == "--gpus-per-task" and value.rpartition(":")[2].isdecimal():
+                model, colon, count = value.rpartition(":")
+                options.append(f"--gpus-per-node={model}{colon}{int(count) * tasks}")
+            elif name in _KEYS:
+                keys[name.removeprefix("--")] = value
+            elif one.values and name.startswith("--"):
+                options.append(f"{name}={value}")
+            else:
+                options += [one.word.text, *(word.text for word in one.values)]
+        if self.nodes is None and self.tasks and not self.tasks_per_node:
+            draft.leave_out(
+                f"--ntasks={self.tasks}",
+                "the file does not say on how many nodes: set layout.slurm.nodes and ranks_per_node",
+            )
+        requeue = {"on_preempt": "requeue", "on_node_fail": "requeue"} if self.is_requeued else {}
+        warn = {"warn": self.warn} if self.warn else {}
+        return {**keys, **({"options": options} if options else {}), **requeue, **warn}
+
+    def gpus_per_node(self) -> int | None:
+        """The number of GPUs of each node; None: the options do not say it."""
+        for name in ("--gpus-per-node", "--gres", "--gpus-per-task", "--gpus"):
+            value = self.scheduling[name].value.text if name in self.scheduling else ""
+            if found := _GPUS.search(value if name == "--gres" else f"gpu:{value}" if value else ""):
+                count = int(found[1] or 1)
+                if name == "--gpus-per-task":
+                    return count * (self.tasks_per_node or 1)
+                return count // (self.nodes or 1) if name == "--gpus" else count
+        return None
 
     def share(self, draft: Draft) -> None:
         """Puts the tasks into the draft as ranks: for programs that srun starts itself."""
@@ -105,10 +179,28 @@ class Job:
 def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
     """Reads what follows `srun`. Returns the words of the program that it starts; raises UsageError for an unknown option."""
     given, rest = read_options(joined(words), "srun")
-    draft.slurm = "current"
+    draft.slurm = draft.slurm or "current"
     job.take(draft, given)
     job.share(draft)
     return rest
+
+
+def _take_container(draft: Draft, given: Given) -> None:
+    """Takes an option of pyxis: enroot, which pyxis uses, starts ranks in the same image, if it is a file."""
+    name, value = given.spelled.removeprefix("--container-"), known_text(given.value, given.spelled)
+    if name == "image" and value.endswith((".sqsh", ".squashfs")):
+        draft.wrap = [*(draft.wrap or ["enroot", "start", "--rw"]), value]
+    elif name == "mounts":
+        mounts = [
+            word for mount in value.split(",") for word in ("--mount", mount if ":" in mount else f"{mount}:{mount}")
+        ]
+        image = draft.wrap[-1:] if draft.wrap and not draft.wrap[-1].startswith("-") and len(draft.wrap) > 3 else []
+        head = draft.wrap[: -len(image)] if image else draft.wrap or ["enroot", "start", "--rw"]
+        draft.wrap = [*head, *mounts, *image]
+    elif name == "workdir":
+        draft.workdir = value
+    else:
+        draft.leave_out(given.word.text if given.word.text != given.spelled else f"{given.spelled} {value}", given.why)
 
 
 def joined(words: list[Word]) -> list[Word]:
