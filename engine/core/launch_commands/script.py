@@ -3,6 +3,7 @@ variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the 
 runs them."""
 
 import re
+import shlex
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.command import (
@@ -13,7 +14,7 @@ from engine.core.launch_commands.command import (
     runs_in_environment,
     starts_ranks,
 )
-from engine.core.launch_commands.draft import SET_BY_RANKDECK, Draft, Word
+from engine.core.launch_commands.draft import RELATIVE, SET_BY_RANKDECK, Draft, Word
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, joined
@@ -66,6 +67,8 @@ class _Reader:
         self.draft, self.job = Draft(), Job()
         self._file = file
         self.is_submitted = False
+        self._tested = ""  # the place of a test, whose result decides on the rest of its line
+        self._folder = ""  # in which `launch.setup` is
         self._conditions = 0  # blocks of `if` and `case` around a statement
         self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
@@ -83,7 +86,12 @@ class _Reader:
                 break
 
     def take_options(self, words: list[Word]) -> None:
-        self.job.take(self.draft, read_options(joined(words), "sbatch")[0], quietly=True)
+        given, rest = read_options(joined(words), "sbatch")
+        if rest:
+            raise UsageError(
+                f"{rest[0].place}: {rest[0].text} is no option of sbatch", hint="rankdeck submits no heterogeneous jobs"
+            )
+        self.job.take(self.draft, given, quietly=True)
         self._known["SLURM_SUBMIT_DIR"] = "."
         for name, number in (
             ("SLURM_NNODES", self.job.nodes),
@@ -112,7 +120,9 @@ class _Reader:
                 f"{statement.place}: the loop at {self._loops[-1]} starts ranks several times",
                 hint="import one of its commands: rankdeck import 'COMMAND'",
             )
-        if self._conditions > 0 and (name == "export" or not plain or name in _SETUP):
+        is_tested = self._tested == statement.place
+        self._tested = statement.place if is_tested or name in ("[", "[[", "test") else ""
+        if (self._conditions > 0 or is_tested) and (name == "export" or not plain or name in _SETUP):
             self.draft.leave_out(
                 f"{statement.place}: {_short(statement.text)}",
                 "it depends on a condition: write what applies into the profile",
@@ -122,6 +132,9 @@ class _Reader:
         elif name == "export" or not plain:
             self._take_variables(statement, words[1:] if name == "export" else words, exported=name == "export")
         elif name in _SETUP and not runs_in_environment(plain):
+            if RELATIVE.search(statement.text) and self._folder != self.draft.workdir:
+                self._folder = self.draft.workdir
+                self.draft.setup.append(f"cd {self._folder if self._folder[:1] == '~' else shlex.quote(self._folder)}")
             self.draft.setup.append(statement.text)
         elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
             self.draft.workdir = "" if words[1].text == "." else words[1].text
@@ -129,6 +142,7 @@ class _Reader:
             any(is_program(word.text) for word in plain[:2])
             or starts_ranks(plain)
             or runs_in_environment(plain)
+            or name in ("apptainer", "singularity")
             or not self._file
         ):
             self._programs.append((statement, words))
