@@ -14,7 +14,7 @@ from engine.core.launch_commands.command import (
     runs_in_environment,
     starts_ranks,
 )
-from engine.core.launch_commands.draft import RELATIVE, SET_BY_RANKDECK, Draft, Word
+from engine.core.launch_commands.draft import RELATIVE, SET_BY_RANKDECK, Draft, Word, as_written
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, joined
@@ -135,6 +135,10 @@ class _Reader:
             if RELATIVE.search(statement.text) and self._folder != self.draft.workdir:
                 self._folder = self.draft.workdir
                 self.draft.setup.append(f"cd {self._folder if self._folder[:1] == '~' else shlex.quote(self._folder)}")
+            for used in re.findall(r"\$\{?([A-Za-z_]\w*)", statement.text):
+                line = f'{used}="{as_written(self._known.get(used, ""))}"'
+                if used in self._known and not used.startswith("SLURM_") and line not in self.draft.setup:
+                    self.draft.setup.append(line)
             self.draft.setup.append(statement.text)
         elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
             self.draft.workdir = "" if words[1].text == "." else words[1].text
