@@ -346,7 +346,8 @@ class Slurm:
         (self.folder / "said").write_text(SITE["said"])
         (self.folder / "job_submit.lua").write_text(SITE["job_submit"])
         data, listens = self.folder / "database", self.folder / "database.socket"
-        words = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
+        own = f"--tmpdir={self.folder}"  # a server that begins removes what another one has in /tmp
+        words = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db", own]
         subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
         options = [
             "--skip-networking",
@@ -355,7 +356,7 @@ class Slurm:
             "--innodb-flush-log-at-trx-commit=0",
             f"--socket={listens}",
         ]
-        self._start("mariadbd", "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", *options)
+        self._start("mariadbd", "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", own, *options)
         wait_until(listens.exists, what="the database listens")
         file = self.folder / "slurmdbd.conf"
         file.write_text(config)
