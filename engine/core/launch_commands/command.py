@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from engine.core.errors import UsageError
 from engine.core.launch_commands.accelerate import read_accelerate
 from engine.core.launch_commands.deepspeed import read_deepspeed
-from engine.core.launch_commands.draft import Draft, Word, as_written, known_text
+from engine.core.launch_commands.draft import NEEDS_SHELL, SET_BY_RANKDECK, Draft, Word, as_written, known_text
 from engine.core.launch_commands.mpirun import read_mpirun
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
@@ -111,10 +111,10 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
     """The words after assignments and commands such as `env`."""
     for at, word in enumerate(words):
         if found := _ASSIGNMENT.fullmatch(word.text):
-            draft.set_env(found[1], found[2])
-            if "$" in found[2] or "`" in found[2]:
-                del draft.env[found[1]]
+            if NEEDS_SHELL.search(found[2]) and found[1] not in SET_BY_RANKDECK:
                 draft.leave_out(word.text, "no shell expands it: write its value into [env]")
+            else:
+                draft.set_env(found[1], found[2])
         elif begin := runs_in_environment(words[at:]):
             runner = " ".join(one.text for one in words[at : at + begin])
             draft.leave_out(runner, "name the Python of that environment, if it is not the active one: launch.python")

@@ -91,7 +91,7 @@ class Draft:
         for word in args:
             if "[@]" in word.text or "[*]" in word.text:
                 raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
-            if NEEDS_SHELL.search(word.text) or word.text.startswith(("<(", ">(")):
+            if NEEDS_SHELL.search(word.text) or word.text.startswith(("<(", ">(", "~/")):
                 self.leave_out(word.text, "no shell expands it: write its value into the profile")
         self.args += [literal(as_written(word.text)) for word in args]
 

@@ -12,18 +12,8 @@ from engine.core.launch_commands.draft import Draft, Word, whole_number
 from engine.core.tables import read_table
 
 Launcher = Literal[
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "mpirun",
-    "srun",
-    "sbatch",
-    "python",
-    "apptainer",
-    "fabric",
-    "composer",
-    "colossalai",
-]
+    "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python", "apptainer", "fabric", "composer", "colossalai",
+]  # fmt: skip
 
 _ANYWHERE = ("fabric", "colossalai")  # launchers that find options behind the script too, and leave unknown ones to it
 _EXACT = ("mpirun", "python", *_ANYWHERE)  # launchers that do not abbreviate options
@@ -104,15 +94,11 @@ def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given]
         if not is_option:
             break
         if found is None and (launcher == "sbatch" or (launcher == "srun" and "=" in word.text)):  # a plugin's
-            takes = (
-                launcher == "sbatch"
-                and "=" not in word.text
-                and words[at + 1 : at + 2]
-                and not words[at + 1].text.startswith("-")
-            )
+            _, equals, value = word.text.partition("=")
+            has_value = equals or (at + 1 < len(words) and not words[at + 1].text.startswith("-"))
             found = (
-                _plugin_option("1" if takes or "=" in word.text else "0"),
-                word.text.partition("=")[2] if "=" in word.text else None,
+                Option("srun sbatch", "scheduling", "1" if has_value else "0", "", "plugin"),
+                value if equals else None,
             )
         if found is None:
             raise _unknown(word, launcher)
@@ -147,16 +133,6 @@ def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None] | None:
             if one.value_count == 1 and word.text[:2] == spelling and len(word.text) > 2:
                 return one, word.text[2:]
     return None
-
-
-def _plugin_option(takes: str) -> Option:
-    return Option(
-        "srun sbatch",
-        "scheduling",
-        takes,
-        "",
-        "an option of a site's plugin: rankdeck's steps do not give it; write it into #SBATCH if it works there",
-    )
 
 
 def _unknown(word: Word, launcher: Launcher) -> UsageError:

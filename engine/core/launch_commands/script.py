@@ -2,6 +2,7 @@
 variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the program. All other commands are reported, because no shell
 runs them."""
 
+import posixpath
 import re
 import shlex
 
@@ -14,17 +15,16 @@ from engine.core.launch_commands.command import (
     runs_in_environment,
     starts_ranks,
 )
-from engine.core.launch_commands.draft import RELATIVE, SET_BY_RANKDECK, Draft, Word, as_written
+from engine.core.launch_commands.draft import NEEDS_SHELL, RELATIVE, SET_BY_RANKDECK, Draft, Word, as_written
 from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, joined
 
 _SETUP = "module ml source . conda mamba micromamba spack eval ulimit unset umask".split()
-_NO_MATTER = "set echo printf date hostname pwd true : exit wait shift done fi esac } {".split()
+_NO_MATTER = "set echo printf date hostname pwd true : exit wait shift do then else done fi esac } {".split()
 """Commands that change nothing for a program."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
-_UNREPLACED = re.compile(r"[$`]")
 
 
 def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
@@ -51,11 +51,8 @@ def read_script(text: str, file: str = "", options: list[Word] | None = None) ->
         UsageError: it starts nothing that rankdeck knows, or several programs; or an option is unknown.
     """
     reader = _Reader(file)
-    reader.is_submitted = options is not None or _DIRECTIVE.search(text) is not None
-    if reader.is_submitted:
-        reader.draft.slurm = "current"
     reader.take_directives(text)
-    if options:
+    if options is not None:
         reader.take_options(options)
     for statement in statements(text, file):
         reader.take(statement)
@@ -69,6 +66,7 @@ class _Reader:
         self.is_submitted = False
         self._tested = ""  # the place of a test, whose result decides on the rest of its line
         self._folder = ""  # in which `launch.setup` is
+        self._below = {"SLURM_SUBMIT_DIR"}  # variables with paths from the folder of the submission; wrong after `cd`
         self._conditions = 0  # blocks of `if` and `case` around a statement
         self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
@@ -86,13 +84,15 @@ class _Reader:
                 break
 
     def take_options(self, words: list[Word]) -> None:
+        self.is_submitted, self.draft.slurm = True, "current"
         given, rest = read_options(joined(words), "sbatch")
         if rest:
             raise UsageError(
                 f"{rest[0].place}: {rest[0].text} is no option of sbatch", hint="rankdeck submits no heterogeneous jobs"
             )
         self.job.take(self.draft, given, quietly=True)
-        self._known["SLURM_SUBMIT_DIR"] = "."
+        if not self.draft.workdir:
+            self._known["SLURM_SUBMIT_DIR"] = "."
         for name, number in (
             ("SLURM_NNODES", self.job.nodes),
             ("SLURM_JOB_NUM_NODES", self.job.nodes),
@@ -122,11 +122,10 @@ class _Reader:
             )
         is_tested = self._tested == statement.place
         self._tested = statement.place if is_tested or name in ("[", "[[", "test") else ""
-        if (self._conditions > 0 or is_tested) and (name == "export" or not plain or name in _SETUP):
-            self.draft.leave_out(
-                f"{statement.place}: {_short(statement.text)}",
-                "it depends on a condition: write what applies into the profile",
-            )
+        is_setting = name in ("export", "cd", *_SETUP) or not plain
+        if is_setting and (self._conditions > 0 or self._loops or is_tested):
+            why = "it depends on a condition or a loop: write what applies into the profile"
+            self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
             for word in words:
                 self._known.pop(word.text.partition("=")[0], None)
         elif name == "export" or not plain:
@@ -135,13 +134,12 @@ class _Reader:
             if RELATIVE.search(statement.text) and self._folder != self.draft.workdir:
                 self._folder = self.draft.workdir
                 self.draft.setup.append(f"cd {self._folder if self._folder[:1] == '~' else shlex.quote(self._folder)}")
-            for used in re.findall(r"\$\{?([A-Za-z_]\w*)", statement.text):
-                line = f'{used}="{as_written(self._known.get(used, ""))}"'
-                if used in self._known and not used.startswith("SLURM_") and line not in self.draft.setup:
-                    self.draft.setup.append(line)
-            self.draft.setup.append(statement.text)
-        elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
-            self.draft.workdir = "" if words[1].text == "." else words[1].text
+            self._add_setup(statement)
+        elif name == "cd" and (folder := self._folder_after(statement)):
+            self.draft.workdir = "" if folder == "." else folder
+            self._known = {name: value for name, value in self._known.items() if name not in self._below}
+            if self.is_submitted and not self.draft.workdir:
+                self._known["SLURM_SUBMIT_DIR"] = "."
         elif (
             any(is_program(word.text) for word in plain[:2])
             or starts_ranks(plain)
@@ -151,30 +149,48 @@ class _Reader:
         ):
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
-            self.draft.leave_out(
-                f"{statement.place}: {_short(statement.text)}", "rankdeck does not run shell commands of this kind"
-            )
+            why = reasons()["trap" if name == "trap" else "shell"]
+            self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
+
+    def _folder_after(self, statement: Statement) -> str:
+        """The folder after `cd`; empty: it is not known."""
+        words = words_of(statement, {**self._known, "SLURM_SUBMIT_DIR": "."})
+        if len(words) != 2 or words[1].text.startswith("-") or NEEDS_SHELL.search(words[1].text):
+            return ""
+        is_whole = words[1].text.startswith("~") or "SLURM_SUBMIT_DIR" in statement.text
+        return posixpath.join("" if is_whole else self.draft.workdir, words[1].text)
+
+    def _add_setup(self, statement: Statement) -> None:
+        """Adds a command to `launch.setup`, after the variables of the file that it uses."""
+        for used in re.findall(r"(?:\$\{?|^export\s+)([A-Za-z_]\w*)", statement.text):
+            value = re.sub(r"^~(?=/|$)", "$HOME", as_written(self._known.get(used, "")))
+            line = f'{used}="{value}"'
+            if used in self._known and not used.startswith("SLURM_") and line not in self.draft.setup:
+                self.draft.setup.append(line)
+        self.draft.setup.append(statement.text)
 
     def _take_variables(self, statement: Statement, words: list[Word], *, exported: bool) -> None:
-        unknown = False
+        found: dict[str, str] = {}
+        in_setup: list[str] = []
         for word in words:
             name, equals, value = word.text.partition("=")
-            if not equals:
-                value = self._known.get(name, "")
-                if not value:
-                    continue
-            if name in SET_BY_RANKDECK:
-                self._known[name] = value if not _UNREPLACED.search(value) else f"${name}"
-                if exported:
-                    self.draft.leave_out(name, "rankdeck sets it")
+            value = value if equals else self._known.get(name, "")
+            if not equals and not value:
                 continue
-            self._known[name] = value
-            if _UNREPLACED.search(value):
-                unknown = True
+            needs_shell = NEEDS_SHELL.search(value) is not None
+            found[name] = f"${name}" if needs_shell and name in SET_BY_RANKDECK else value
+            if exported and name not in SET_BY_RANKDECK and (needs_shell or f"{name}=~" in statement.text):
+                in_setup.append(name)
             elif exported:
                 self.draft.set_env(name, value)
-        if unknown and exported:
-            self.draft.setup.append(statement.text)
+        if in_setup:
+            self._add_setup(statement)
+        if not self._below.isdisjoint(re.findall(r"\w+", statement.text)):
+            self._below |= found.keys()
+        self._known |= found
+        for name in in_setup:
+            if re.search(rf"\$\{{?{name}\b", found[name]):  # what follows adds to `PATH`, which the setup has then
+                del self._known[name]
 
     def finish(self) -> Draft:
         """Reads the command that starts the program."""
@@ -210,9 +226,9 @@ class _Reader:
                 self.draft.leave_out(f"--nodes={self.job.nodes}", "the command runs on the first node only")
         if self.is_submitted:
             self.draft.slurm = self.job.table(self.draft)
-            if self.draft.hostfile:
-                self.draft.leave_out(self.draft.hostfile, "the job has its own nodes")
-                self.draft.hostfile = ""
+            for told in (self.draft.hostfile, *self.draft.nodes):
+                self.draft.leave_out(told, "the job has its own nodes" if told else "")
+            self.draft.hostfile, self.draft.nodes = "", []
         return self.draft
 
 

@@ -1,46 +1,32 @@
 """srun, and the options that `#SBATCH` lines and srun have in common. A batch file becomes a job that rankdeck submits, with the same
 resources; a command of srun alone runs in the job in which rankdeck runs."""
 
+import copy
 import re
 from typing import Any
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.draft import Draft, Word, as_written, known_text, whole_number
+from engine.core.launch_commands.draft import Draft, Word, known_text, whole_number
 from engine.core.launch_commands.options import Given, read_options
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
 """Long options that take a value only after `=`."""
 
-
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?(\w+?)(?:@(\d{1,5}))?")
-_KEYS = (
-    "--partition",
-    "--time",
-    "--gres",
-    "--account",
-)  # options of sbatch with a key of their own in `[layout.slurm]`
+_KEYS = ("--partition", "--time", "--gres", "--account")  # options of sbatch that are keys of `[layout.slurm]`
 _LONG = {
     "-p": "--partition", "-t": "--time", "-A": "--account", "-G": "--gpus", "-c": "--cpus-per-task", "-q": "--qos", "-C": "--constraint",
     "-w": "--nodelist", "-x": "--exclude", "-d": "--dependency", "-L": "--licenses", "-b": "--begin",
 }  # fmt: skip
 _GPUS = re.compile(r"\bgpu(?::[^:,\d][^:,]*)?(?::(\d+))?(?=[,(]|$)")
 WARN = 60  # seconds before the time limit at which Slurm sends the signal of `--signal`, where the option does not say
-FIRST = {
-    "USR1": "USR1",
-    "10": "USR1",
-    "USR2": "USR2",
-    "12": "USR2",
-    "HUP": "HUP",
-    "1": "HUP",
-    "QUIT": "QUIT",
-    "3": "QUIT",
-}
+FIRST = {name: name for name in ("USR1", "USR2", "HUP", "QUIT")} | {"10": "USR1", "12": "USR2", "1": "HUP", "3": "QUIT"}
 """The signals of `--signal` that `launch.stop_ladder` must name, by name and number."""
 USUAL = ("TERM", "15", "INT", "2")  # signals that ranks get anyway
 
 
 class Job:
-    """What `#SBATCH` lines and srun say about nodes and tasks. Options of srun win."""
+    """What `#SBATCH` lines, or those and srun, say about nodes and tasks."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -60,9 +46,8 @@ class Job:
                     least, _, most = value.text.rpartition("-")
                     self.nodes = whole_number(Word(most, value.place), "the number of nodes")
                     if least and least != most:
-                        draft.leave_out(
-                            f"--nodes={value.text}", f"the number of nodes of a run does not change: it needs {most}"
-                        )
+                        why = f"the number of nodes of a run does not change: it needs {most}"
+                        draft.leave_out(f"--nodes={value.text}", why)
                 case "total":
                     self.tasks = whole_number(value, "the number of tasks")
                 case "ranks":
@@ -82,16 +67,13 @@ class Job:
                         if equals:
                             draft.set_env(name, text)
                         elif name not in ("ALL", "NIL"):
-                            draft.leave_out(
-                                f"--export={name}", "ranks have the environment of the job, and [env] of the profile"
-                            )
+                            why = "ranks have the environment of the job, and [env] of the profile"
+                            draft.leave_out(f"--export={name}", why)
                 case "signal":
                     self._take_signal(draft, value)
                 case "array":
-                    raise UsageError(
-                        f"{one.word.place}: {one.spelled} starts many jobs, and a run is one",
-                        hint="take the line out, and import one task: give its value to the arguments that depend on it",
-                    )
+                    hint = "take the line out, and import one task: give its value to the arguments that depend on it"
+                    raise UsageError(f"{one.word.place}: {one.spelled} starts many jobs, and a run is one", hint=hint)
                 case "requeue" if quietly:
                     self.is_requeued = not one.spelled.startswith("--no-")
                 case "scheduling" | "hosts" if quietly:
@@ -99,14 +81,7 @@ class Job:
                 case "container" if not quietly:
                     _take_container(draft, one)
                 case _:
-                    draft.leave_out(
-                        as_written(
-                            " ".join(
-                                (one.word.text, *(word.text for word in one.values if one.word.text == one.spelled))
-                            )
-                        ),
-                        one.why,
-                    )
+                    draft.leave_out(_written(one), one.why)
         if quietly and self.nodes is None and self.tasks and self.tasks_per_node:
             self.nodes = -(-self.tasks // self.tasks_per_node)
 
@@ -130,7 +105,8 @@ class Job:
                 "the file does not say how many ranks a node gets",
                 hint="write the number into the command, or --set layout.ranks_per_node=8",
             )
-        draft.ranks, draft.total = ranks, None
+        if draft.total is None:  # else `profile_data` shares them out
+            draft.ranks = ranks
         keys: dict[str, Any] = {}
         options: list[str] = []
         for name, one in self.scheduling.items():
@@ -147,10 +123,8 @@ class Job:
             else:
                 options += [one.word.text, *(word.text for word in one.values)]
         if self.nodes is None and self.tasks and not self.tasks_per_node:
-            draft.leave_out(
-                f"--ntasks={self.tasks}",
-                "the file does not say on how many nodes: set layout.slurm.nodes and ranks_per_node",
-            )
+            why = "the file does not say on how many nodes: set layout.slurm.nodes and ranks_per_node"
+            draft.leave_out(f"--ntasks={self.tasks}", why)
         requeue = {"on_preempt": "requeue", "on_node_fail": "requeue"} if self.is_requeued else {}
         warn = {"warn": self.warn} if self.warn else {}
         return {**keys, **({"options": options} if options else {}), **requeue, **warn}
@@ -180,8 +154,13 @@ def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
     """Reads what follows `srun`. Returns the words of the program that it starts; raises UsageError for an unknown option."""
     given, rest = read_options(joined(words), "srun")
     draft.slurm = draft.slurm or "current"
-    job.take(draft, given)
-    job.share(draft)
+    step = copy.copy(job)  # the job keeps its resources
+    means = [one.option.means for one in given]
+    if "total" in means and "ranks" not in means:
+        step.tasks_per_node = None
+    step.take(draft, given)
+    step.share(draft)
+    job.name, job.warn = job.name or step.name, step.warn
     return rest
 
 
@@ -191,16 +170,20 @@ def _take_container(draft: Draft, given: Given) -> None:
     if name == "image" and value.endswith((".sqsh", ".squashfs")):
         draft.wrap = [*(draft.wrap or ["enroot", "start", "--rw"]), value]
     elif name == "mounts":
-        mounts = [
-            word for mount in value.split(",") for word in ("--mount", mount if ":" in mount else f"{mount}:{mount}")
-        ]
+        pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in value.split(",")]
+        mounts = [word for pair in pairs for word in ("--mount", pair)]
         image = draft.wrap[-1:] if draft.wrap and not draft.wrap[-1].startswith("-") and len(draft.wrap) > 3 else []
         head = draft.wrap[: -len(image)] if image else draft.wrap or ["enroot", "start", "--rw"]
         draft.wrap = [*head, *mounts, *image]
     elif name == "workdir":
         draft.workdir = value
     else:
-        draft.leave_out(given.word.text if given.word.text != given.spelled else f"{given.spelled} {value}", given.why)
+        draft.leave_out(_written(given), given.why)
+
+
+def _written(given: Given) -> str:
+    """An option and its value, as they were written."""
+    return " ".join((given.word.text, *(word.text for word in given.values if given.word.text == given.spelled)))
 
 
 def joined(words: list[Word]) -> list[Word]:
