@@ -33,7 +33,7 @@ from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, pr
 from tests.support import PATIENCE, Process, entries, is_alive, kill_hard, run_program, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
-OF_A_SITE = ("mariadb-install-db", "mariadbd", "slurmdbd")
+OF_A_SITE = ("mariadb-install-db", "my_print_defaults", "mariadbd", "slurmdbd")
 SILENCE = 600  # seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine
 FIRST_PORT, DATABASE_PORT, SLOW_PORT = 20000, 20300, 20600  # below those that the kernel chooses
 CORES, MEMORY, GPUS = 4, 1000, 2  # Of each node; memory in MiB. The GPUs are files that Slurm counts.
@@ -66,7 +66,7 @@ def reason_to_skip(*, site: bool = False) -> str:
         return "needs root: Slurm's nodes are network namespaces"
     for name in NEEDED + OF_A_SITE * site:
         if shutil.which(name, path=SBIN) is None:
-            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, slurmdbd, mariadb-server-core, munge, iproute2, nftables and util-linux"
+            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, slurmdbd, mariadb-server-core, mariadb-client-core, munge, iproute2, nftables and util-linux"
     return ""
 
 
