@@ -13,6 +13,7 @@ from engine.linux.files import replace_file
 from engine.planning.batch import pbs, slurm
 from engine.planning.nodes import answer, spoken
 from engine.runs.paths import RunPaths
+from engine.runs.record import read_submitted
 
 
 class BatchSystem(Protocol):
@@ -36,8 +37,8 @@ class BatchSystem(Protocol):
     def job(self, number: str) -> QueuedJob | None:
         """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
 
-    def number_of(self, script: str) -> str:
-        """The number of the job that runs a script; empty: unknown."""
+    def number_of(self, script: str, before: str) -> str:
+        """The number of the job that runs a script; empty: unknown. `before`: an earlier job that runs it, or empty; it does not count."""
 
     def check_answers(self, job: str, *, patient: bool) -> None:
         """Raises SilentSlurmError if nothing of a job can be reached because its batch system does not answer. `patient`: a connection may
@@ -85,7 +86,9 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> Taken:
             environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},
         )
     except NoAnswerError as error:
-        if not (text := system.number_of(str(paths.folder / SCRIPT))):
+        known = read_submitted(paths)
+        before = "" if known is None else known.next or known.job
+        if not (text := system.number_of(str(paths.folder / SCRIPT), before)):
             hint = f"a job {plan.name} may be in the queue all the same, and would end at once: cancel it"
             raise NoAnswerError(error.message, hint=hint) from None
     slurm.forget_queue()

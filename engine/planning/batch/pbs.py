@@ -42,9 +42,8 @@ def job(number: str) -> QueuedJob | None:
         try:
             found = parse_jobs(said).get(number) if status == 0 else None
         except msgspec.MsgspecError:
-            raise CheckError(
-                "the answer of qstat is not JSON", hint=f"try it by hand: qstat -f -F json {number}"
-            ) from None
+            hint = f"try it by hand: qstat -f -F json {number}"
+            raise CheckError("the answer of qstat is not JSON", hint=hint) from None
         _answers[number] = (time.monotonic(), found)
     return found
 
@@ -61,7 +60,7 @@ def _ask(number: str) -> tuple[int, bytes, bytes]:
         raise
 
 
-def number_of(script: str) -> str:
+def number_of(script: str, before: str) -> str:
     """PBS does not tell which script a job runs."""
     return ""
 

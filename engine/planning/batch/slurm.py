@@ -74,13 +74,14 @@ def job(number: str) -> QueuedJob | None:
         raise SilentSlurmError(silence_words(number), hint=_PING) from None
 
 
-def number_of(script: str) -> str:
-    """The number of the job that runs a script; empty: squeue does not know it, or does not answer."""
+def number_of(script: str, before: str) -> str:
+    """The number of the job that runs a script; empty: squeue does not know it, or does not answer. `before`: an earlier job that runs it; numbers grow."""
     words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", "--format=%A|%o"]
     with contextlib.suppress(CheckError):
         for line in answer(words, LAUNCHED, hint=_HINT).splitlines():
             number, _, command = line.partition("|")
-            if command == script or command.startswith(f"{script} "):
+            is_ours = command == script or command.startswith(f"{script} ")
+            if is_ours and int(number) > int(before or 0):
                 return number
     return ""
 
