@@ -213,6 +213,5 @@ class ReadOnlyRun(LocalRun):
     stop = restart = kill = _refuse_later
 
     async def _start(self) -> None:
-        raise SupervisorError(
-            f"the supervisor of {self.run} is gone", hint="rankdeck attach starts a new one, without --read-only"
-        )
+        hint = "rankdeck attach starts a new one, without --read-only"
+        raise SupervisorError(f"the supervisor of {self.run} is gone", hint=hint)

@@ -99,9 +99,8 @@ class LocalRun:
                 await self._start()
             except SupervisorError as error:
                 failures, said = failures + 1, f": {error.message}"
-        raise SupervisorError(
-            f"the supervisor of {self.run} does not answer{said}", hint=f"its log: {self.paths.supervisor_log}"
-        )
+        hint = f"its log: {self.paths.supervisor_log}"
+        raise SupervisorError(f"the supervisor of {self.run} does not answer{said}", hint=hint)
 
     async def _start(self) -> None:
         """Starts a supervisor in place of one that was lost. Raises SupervisorError."""
@@ -122,9 +121,8 @@ class LocalRun:
                 return None
             if state == "queued":
                 words = await asyncio.to_thread(look, self.paths, submitted)
-                raise QueuedRunError(
-                    f"{self.run} has no ranks yet: {words}", hint=f"rankdeck stop {self.run} cancels its job"
-                )
+                hint = f"rankdeck stop {self.run} cancels its job"
+                raise QueuedRunError(f"{self.run} has no ranks yet: {words}", hint=hint)
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
                     await asyncio.to_thread(system.check_answers, submitted.job, patient=patient)
@@ -141,9 +139,8 @@ class LocalRun:
                 continue
             words = await asyncio.to_thread(look, self.paths, submitted)
             if time.monotonic() > end:
-                raise SupervisorError(
-                    f"the supervisor of {self.run} does not answer, and {words}", hint=f"{system.SHOW} {submitted.job}"
-                )
+                hint = f"{system.SHOW} {submitted.job}"
+                raise SupervisorError(f"the supervisor of {self.run} does not answer, and {words}", hint=hint)
             await asyncio.sleep(JOB_PERIOD)
 
     def _count_start(self) -> None:

@@ -232,9 +232,8 @@ def compare(runs: Sequence[RunPaths], *, as_json: bool) -> None:
     if len(runs) == 1:
         earlier = earlier_run(runs[0])
         if earlier is None:
-            raise UsageError(
-                f"no earlier run has the backend and layout of {runs[0].run}", hint="name two runs or more"
-            )
+            hint = "name two runs or more"
+            raise UsageError(f"no earlier run has the backend and layout of {runs[0].run}", hint=hint)
         runs = [earlier, *runs]
     found = [Outcome(backend=_backend_of(run), run=run.run, results=results_of(run)) for run in runs]
     if as_json:

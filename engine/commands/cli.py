@@ -145,9 +145,8 @@ def serve(ctx: click.Context, *, port: int) -> None:
     try:
         from engine.commands.serve import serve as serve_page
     except ImportError as error:
-        raise CheckError(
-            f"serve needs the package textual-serve: {error}", hint="pip install 'rankdeck[serve]'"
-        ) from None
+        hint = "pip install 'rankdeck[serve]'"
+        raise CheckError(f"serve needs the package textual-serve: {error}", hint=hint) from None
     read_settings()  # an error in them is shown here, not in each browser
     flags = {"ascii": "--ascii", "slow": "--slow", "read_only": "--read-only"}
     serve_page([flag for name, flag in flags.items() if ctx.obj[name]], port)

@@ -171,9 +171,8 @@ def library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise CheckError(
-            f"{extra} needs the package {name.partition('.')[0]}: {error}", hint=f"pip install 'rankdeck[{extra}]'"
-        ) from None
+        hint = f"pip install 'rankdeck[{extra}]'"
+        raise CheckError(f"{extra} needs the package {name.partition('.')[0]}: {error}", hint=hint) from None
 
 
 def _settings(paths: RunPaths) -> dict[str, str]:

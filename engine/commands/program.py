@@ -153,9 +153,8 @@ def run(
     """
     _help_with_recipe(ctx)
     if stdin and (detach or wanted["ranks"] != 1 or wanted["nodes"] is not None):
-        raise UsageError(
-            "--stdin is for one rank that is followed", hint="rankdeck run -n 1 --stdin, without --detach and --nodes"
-        )
+        hint = "rankdeck run -n 1 --stdin, without --detach and --nodes"
+        raise UsageError("--stdin is for one rank that is followed", hint=hint)
     on_failure = "stop" if base is None else None  # nobody has chosen to look after it
     profile, places = make_profile(Wanted(name=save, on_failure=on_failure, **wanted), _base(base, trusts=trusts))
     if save is not None:

@@ -63,9 +63,8 @@ def parse_address(text: str) -> Address:
     host, _, number = text.rpartition(":")
     host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host.strip("[]"))
     if not (number.isascii() and number.isdigit() and int(number) < 1 << 16):
-        raise UsageError(
-            f"--listen: {text!r} is no address", hint="a port, 127.0.0.1:PORT, or a path with / for a socket"
-        )
+        hint = "a port, 127.0.0.1:PORT, or a path with / for a socket"
+        raise UsageError(f"--listen: {text!r} is no address", hint=hint)
     with contextlib.suppress(ValueError):
         if ip_address(host).is_loopback:
             return Address(host, int(number), "")
@@ -78,9 +77,8 @@ def serve(address: Address) -> None:
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app
     except ImportError as error:
-        raise CheckError(
-            f"prometheus needs the package prometheus-client: {error}", hint="pip install 'rankdeck[prometheus]'"
-        ) from None
+        hint = "pip install 'rankdeck[prometheus]'"
+        raise CheckError(f"prometheus needs the package prometheus-client: {error}", hint=hint) from None
     registry = CollectorRegistry()
     registry.register(Runs())
     server: WSGIServer
@@ -88,9 +86,8 @@ def serve(address: Address) -> None:
         server = _local_server(address.path) if address.path else _Server((address.host, address.port), _Handler)
     except OSError as error:
         where = address.path or f"{address.host}:{address.port}"
-        raise UsageError(
-            f"--listen: {where} can't be used: {error.strerror}", hint="choose another with --listen"
-        ) from None
+        hint = "choose another with --listen"
+        raise UsageError(f"--listen: {where} can't be used: {error.strerror}", hint=hint) from None
     answers = make_wsgi_app(registry)
 
     def answer(environ: dict[str, Any], start: Any) -> Any:

@@ -96,9 +96,8 @@ def _write(texts: dict[Path, str]) -> None:
             except FileExistsError:
                 raise UsageError(f"{path} already exists", hint="choose another name: nothing is overwritten") from None
             except OSError as error:
-                raise RankdeckError(
-                    f"{path} can't be written: {error.strerror}", hint="nothing was written; choose another folder"
-                ) from None
+                hint = "nothing was written; choose another folder"
+                raise RankdeckError(f"{path} can't be written: {error.strerror}", hint=hint) from None
         undo.pop_all()
 
 

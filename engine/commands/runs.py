@@ -229,9 +229,8 @@ def clean(
         end_templates(as_json=as_json)
         return
     if runs and (keep is not None or older is not None):
-        raise UsageError(
-            "RUN and --keep or --older exclude each other", hint="name runs, or select them with --keep and --older"
-        )
+        hint = "name runs, or select them with --keep and --older"
+        raise UsageError("RUN and --keep or --older exclude each other", hint=hint)
     chosen = [find_run(run) for run in runs] if runs else old_runs(keep or 0, older or 0.0)
     clean_runs(chosen, named=bool(runs), yes=yes, as_json=as_json)
 

@@ -174,9 +174,8 @@ def serve(flags: Sequence[str], port: int) -> None:
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:
-        raise UsageError(
-            f"port {port} of {HOST} can't be used: {error.strerror}", hint="leave --port out to take a free one"
-        ) from None
+        hint = "leave --port out to take a free one"
+        raise UsageError(f"port {port} of {HOST} can't be used: {error.strerror}", hint=hint) from None
     port = listener.getsockname()[1]
     words = [sys.executable, "-P", str(COMMAND), *flags, "in-browser"]
     asyncio.run(_serve(Page(words, token), listener, f"http://{HOST}:{port}/{token}/", port))

@@ -282,9 +282,8 @@ def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
 def _check_this_machine(plan: LaunchPlan) -> None:
     """Raises CheckError if something is missing that every rank on this machine needs."""
     if not os.path.isdir(plan.workdir):
-        raise CheckError(
-            f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to a folder that exists"
-        )
+        hint = "set launch.workdir to a folder that exists"
+        raise CheckError(f"the working directory {plan.workdir} does not exist", hint=hint)
     script = Path(plan.program.target)
     if plan.launch.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them
         if shutil.which(plan.launch.wrap[0]) is None:

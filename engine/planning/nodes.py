@@ -78,16 +78,14 @@ def _text(file: str) -> str:
     try:
         path = Path(os.path.expanduser(file))
         if not path.is_file():  # opening a FIFO would wait for a writer
-            raise CheckError(
-                f"the hostfile {file} does not exist, or is not a file", hint="set layout.hostfile to a file"
-            )
+            hint = "set layout.hostfile to a file"
+            raise CheckError(f"the hostfile {file} does not exist, or is not a file", hint=hint)
         with path.open("rb") as opened:
             data = opened.read(MAX_SIZE + 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no user of the name in ~name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CheckError(
-            f"the hostfile {file} can't be read: {reason}", hint="set layout.hostfile to a file that you can read"
-        ) from None
+        hint = "set layout.hostfile to a file that you can read"
+        raise CheckError(f"the hostfile {file} can't be read: {reason}", hint=hint) from None
     if len(data) > MAX_SIZE:
         raise CheckError(f"{file} is too large to be a hostfile", hint="a hostfile has one line for each host")
     try:

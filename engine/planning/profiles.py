@@ -114,9 +114,8 @@ def find_profile(word: str) -> Path:
             raise UsageError(f"there is no file {word}", hint="rankdeck profiles lists what can be launched by name")
         return path
     if word.endswith(".py"):
-        raise UsageError(
-            f"{word} is a script, not a profile", hint=f"to run it without a profile: rankdeck run {shlex.quote(word)}"
-        )
+        hint = f"to run it without a profile: rankdeck run {shlex.quote(word)}"
+        raise UsageError(f"{word} is a script, not a profile", hint=hint)
     for _, folder in folders():
         if word and os.path.isfile(path := folder / f"{word}.toml"):
             return path

@@ -71,9 +71,8 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
             "slurm": job
         }
         if wanted.nodes is not None and not wanted.nodes.isdecimal():
-            raise UsageError(
-                f"--nodes {wanted.nodes} is no number", hint="with --slurm it is the number of nodes of the job"
-            )
+            hint = "with --slurm it is the number of nodes of the job"
+            raise UsageError(f"--nodes {wanted.nodes} is no number", hint=hint)
         if wanted.nodes is not None:
             job["nodes"] = int(wanted.nodes)
     elif wanted.nodes is not None:
@@ -97,9 +96,8 @@ def _kind(wanted: Wanted) -> str:
     if wanted.is_module:
         if "/" in wanted.program or wanted.program.endswith(".py"):
             module = wanted.program.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-            raise UsageError(
-                f"{wanted.program!r} is a file, not a module", hint=f"leave out -m, or name the module: -m {module}"
-            )
+            hint = f"leave out -m, or name the module: -m {module}"
+            raise UsageError(f"{wanted.program!r} is a file, not a module", hint=hint)
         return "module"
     if Path(wanted.program).is_file():
         return "script"
@@ -120,9 +118,8 @@ def _kind(wanted: Wanted) -> str:
     scripts = [str(Path(word).with_name(path.name)) for path in Path(word).parent.glob("*.py")] if word else []
     near = difflib.get_close_matches(word, [*scripts, *names()], 1)
     listed = "the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module"
-    raise UsageError(
-        f"there is no script {word!r}, and no recipe of that name", hint=f"did you mean {near[0]}?" if near else listed
-    )
+    hint = f"did you mean {near[0]}?" if near else listed
+    raise UsageError(f"there is no script {word!r}, and no recipe of that name", hint=hint)
 
 
 def arguments_of(path: Path) -> tuple[Argument, ...]:

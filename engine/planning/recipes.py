@@ -88,9 +88,8 @@ def check_backend(profile: Profile, backend: str) -> None:
     for name in backends_in(backend):
         if why := chosen.refused.get(name):
             others = " or ".join(other for other in BACKENDS if other not in chosen.refused)
-            raise CheckError(
-                f"the recipe {chosen.name} can't run on {name}: {why}", hint=f"set backend.name to {others}"
-            )
+            hint = f"set backend.name to {others}"
+            raise CheckError(f"the recipe {chosen.name} can't run on {name}: {why}", hint=hint)
 
 
 def check_ranks(plan: LaunchPlan) -> None:
@@ -101,6 +100,5 @@ def check_ranks(plan: LaunchPlan) -> None:
     fewest, most = chosen.ranks
     if not (fewest or 1) <= ranks <= (most or ranks):
         limit = f"{fewest} ranks or more" if ranks < (fewest or 1) else f"{most} ranks or fewer"
-        raise CheckError(
-            f"the recipe {chosen.name} needs {limit}, not {ranks}", hint="set layout.ranks_per_node or layout.nodes"
-        )
+        hint = "set layout.ranks_per_node or layout.nodes"
+        raise CheckError(f"the recipe {chosen.name} needs {limit}, not {ranks}", hint=hint)

@@ -156,17 +156,13 @@ def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
     first, rest = words[0], words[1:]
     name, quoted = program_of(first.text), first.text.split()
     if rest and len(quoted) > 1 and is_program(quoted[0]):
-        raise UsageError(
-            f"{first.place}: more words follow a command in quotes",
-            hint="write options of rankdeck import, such as --print, before the command",
-        )
+        hint = "write options of rankdeck import, such as --print, before the command"
+        raise UsageError(f"{first.place}: more words follow a command in quotes", hint=hint)
     if name in _READERS:
         read, subcommand = _READERS[name]
         if subcommand and (not rest or rest[0].text != subcommand):
-            raise UsageError(
-                f"{first.place}: {name} does not launch anything here",
-                hint=f"import a command with {name} {subcommand}",
-            )
+            hint = f"import a command with {name} {subcommand}"
+            raise UsageError(f"{first.place}: {name} does not launch anything here", hint=hint)
         read(draft, rest[1:] if subcommand else rest)
     elif _PYTHON.match(name):
         _read_python(draft, first, rest, outer)
@@ -199,9 +195,8 @@ def _read_python(draft: Draft, python: Word, words: list[Word], outer: str) -> N
             read_deepspeed(draft, rest)
         case _:
             if module is None and not rest:
-                raise UsageError(
-                    f"{python.place}: python is given no script", hint="write the script after its options"
-                )
+                hint = "write the script after its options"
+                raise UsageError(f"{python.place}: python is given no script", hint=hint)
             if not outer:
                 draft.ranks = 1
             if module is not None:

@@ -173,10 +173,8 @@ def _layout(draft: Draft, nodes: str | None, *, is_whole: bool) -> dict[str, Any
         draft.leave_out(f"{count} nodes", "the command does not name them: write their names into the line nodes")
         layout = {}
     elif count > 1:
-        raise UsageError(
-            f"the command runs on {count} nodes and does not name them",
-            hint="name them: --nodes gpu[01-02], or --set layout.slurm=current inside a job of Slurm",
-        )
+        hint = "name them: --nodes gpu[01-02], or --set layout.slurm=current inside a job of Slurm"
+        raise UsageError(f"the command runs on {count} nodes and does not name them", hint=hint)
     else:
         layout = {}
     ranks = draft.ranks

@@ -12,10 +12,8 @@ def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
     for one in given:
         _take(draft, one)
     if any(word.text == ":" for word in rest) or any(one.option.means == "several" for one in given):
-        raise UsageError(
-            "mpirun starts several programs, and a run has one",
-            hint="import one of them, or choose by RANK in one script",
-        )
+        hint = "import one of them, or choose by RANK in one script"
+        raise UsageError("mpirun starts several programs, and a run has one", hint=hint)
     _share(draft)
     return rest
 
@@ -60,10 +58,8 @@ def _share(draft: Draft) -> None:
             if count:
                 shared.append(f"{host.rpartition(':')[0]}:{count}")
         if left:
-            raise UsageError(
-                f"{draft.total} ranks do not fit into the slots of {', '.join(draft.nodes)}",
-                hint="name more hosts, or fewer ranks",
-            )
+            hint = "name more hosts, or fewer ranks"
+            raise UsageError(f"{draft.total} ranks do not fit into the slots of {', '.join(draft.nodes)}", hint=hint)
         draft.nodes, draft.total = shared, None
     elif draft.nodes and draft.ranks is not None:
         draft.nodes = [host.rpartition(":")[0] or host for host in draft.nodes]

@@ -170,10 +170,8 @@ def take_option(draft: Draft, given: Given) -> None:
             name, is_set, text = sets.partition("=")
             draft.set_env(name, text if is_set else value.text)
         case "exclude":
-            raise UsageError(
-                f"{value.place}: --exclude depends on a hostfile, which is not read",
-                hint="leave it out, and name the nodes that remain: --nodes gpu01:4,gpu02:4",
-            )
+            hint = "leave it out, and name the nodes that remain: --nodes gpu01:4,gpu02:4"
+            raise UsageError(f"{value.place}: --exclude depends on a hostfile, which is not read", hint=hint)
         case "ssh-port":
             draft.leave_out(given.word.text, f'set layout.ssh_options = ["-p", "{value.text}"]')
         case "module" | "no-python":
@@ -187,9 +185,7 @@ def take_program(draft: Draft, given: Sequence[Given], words: list[Word], launch
     if not words:
         raise UsageError(f"{launcher} is given no program", hint="write the script after its options")
     if any(one.option.means == "no-python" for one in given) and "/" not in words[0].text:
-        raise UsageError(
-            f"{words[0].place}: {words[0].text} is no file here",
-            hint="write the path of a script or an executable, or import the command that the program runs",
-        )
+        hint = "write the path of a script or an executable, or import the command that the program runs"
+        raise UsageError(f"{words[0].place}: {words[0].text} is no file here", hint=hint)
     is_module = any(one.option.means == "module" for one in given)
     draft.set_program("module" if is_module else "script", words[0], words[1:])

@@ -87,9 +87,8 @@ class _Reader:
         self.is_submitted, self.draft.slurm = True, "current"
         given, rest = read_options(joined(words), "sbatch")
         if rest:
-            raise UsageError(
-                f"{rest[0].place}: {rest[0].text} is no option of sbatch", hint="rankdeck submits no heterogeneous jobs"
-            )
+            hint = "rankdeck submits no heterogeneous jobs"
+            raise UsageError(f"{rest[0].place}: {rest[0].text} is no option of sbatch", hint=hint)
         self.job.take(self.draft, given, quietly=True)
         if not self.draft.workdir:
             self._known["SLURM_SUBMIT_DIR"] = "."
@@ -116,10 +115,8 @@ class _Reader:
             name = program_of(words[0].text)
         plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]
         if self._loops and (any(is_program(word.text) for word in plain[:2]) or starts_ranks(plain)):
-            raise UsageError(
-                f"{statement.place}: the loop at {self._loops[-1]} starts ranks several times",
-                hint="import one of its commands: rankdeck import 'COMMAND'",
-            )
+            hint = "import one of its commands: rankdeck import 'COMMAND'"
+            raise UsageError(f"{statement.place}: the loop at {self._loops[-1]} starts ranks several times", hint=hint)
         is_tested = self._tested == statement.place
         self._tested = statement.place if is_tested or name in ("[", "[[", "test") else ""
         is_setting = name in ("export", "cd", *_SETUP) or not plain
@@ -201,15 +198,12 @@ class _Reader:
             ] or programs  # srun runs tools on nodes too
             programs = [one for one in programs if starts_ranks(one[1])] or programs
         if not programs:
-            raise UsageError(
-                f"{self._file or 'the command'} starts no program that rankdeck knows",
-                hint="it reads torchrun, python, accelerate launch, deepspeed, mpirun and srun",
-            )
+            hint = "it reads torchrun, python, accelerate launch, deepspeed, mpirun and srun"
+            raise UsageError(f"{self._file or 'the command'} starts no program that rankdeck knows", hint=hint)
         if len(programs) > 1:
             places = ", ".join(statement.place for statement, _ in programs)
-            raise UsageError(
-                f"several commands start programs: {places}", hint="import one of them: rankdeck import 'COMMAND'"
-            )
+            hint = "import one of them: rankdeck import 'COMMAND'"
+            raise UsageError(f"several commands start programs: {places}", hint=hint)
         chosen, words = programs[0]
         for statement, _ in self._programs:
             if statement is not chosen:

@@ -71,9 +71,8 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
     try:
         parts = shlex.split(text)
     except ValueError as error:
-        raise UsageError(
-            f"{statement.place}: can't be read as words: {str(error).lower()}", hint="close the quotes"
-        ) from None
+        hint = "close the quotes"
+        raise UsageError(f"{statement.place}: can't be read as words: {str(error).lower()}", hint=hint) from None
     if statement.is_typed:
         return [Word(part, f"word {number} of the command") for number, part in enumerate(parts, 1)]
     return [Word(part, statement.place) for part in parts]

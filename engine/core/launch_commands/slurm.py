@@ -101,10 +101,8 @@ class Job:
         tasks = self.tasks_per_node or (self.tasks or 0) // (self.nodes or 1) or 1
         ranks = draft.ranks or (draft.total or 0) // (draft.node_count or self.nodes or 1) or self.gpus_per_node()
         if ranks is None:
-            raise UsageError(
-                "the file does not say how many ranks a node gets",
-                hint="write the number into the command, or --set layout.ranks_per_node=8",
-            )
+            hint = "write the number into the command, or --set layout.ranks_per_node=8"
+            raise UsageError("the file does not say how many ranks a node gets", hint=hint)
         if draft.total is None:  # else `profile_data` shares them out
             draft.ranks = ranks
         keys: dict[str, Any] = {}

@@ -64,9 +64,8 @@ def limited(profile: Profile, site: Site, places: Places) -> tuple[Profile, tupl
             if not isinstance(now, int | float) or ((now or path not in _ENDLESS) and now <= most):
                 continue
             if path[0] == "layout":
-                raise CheckError(
-                    f"{'.'.join(path)} is {now}, and this site allows at most {limit}", hint=f"see {where}"
-                )
+                hint = f"see {where}"
+                raise CheckError(f"{'.'.join(path)} is {now}, and this site allows at most {limit}", hint=hint)
         if before == limit:
             continue
         if before is not None and before != functools.reduce(
