@@ -95,7 +95,7 @@ class _Reader:
         for name, number in (
             ("SLURM_NNODES", self.job.nodes),
             ("SLURM_JOB_NUM_NODES", self.job.nodes),
-            ("SLURM_NTASKS", self.job.tasks),
+            ("SLURM_NTASKS", self.job.tasks or (self.job.nodes or 1) * (self.job.tasks_per_node or 0) or None),
             ("SLURM_NTASKS_PER_NODE", self.job.tasks_per_node),
         ):
             if number is not None:
@@ -132,6 +132,9 @@ class _Reader:
                 self._folder = self.draft.workdir
                 self.draft.setup.append(f"cd {self._folder if self._folder[:1] == '~' else shlex.quote(self._folder)}")
             self._add_setup(statement)
+            for word in words[1:] if name == "unset" else ():
+                self.draft.env.pop(word.text, None)
+                self._known.pop(word.text, None)
         elif name == "cd" and (folder := self._folder_after(statement)):
             self.draft.workdir = "" if folder == "." else folder
             self._known = {name: value for name, value in self._known.items() if name not in self._below}
