@@ -16,7 +16,7 @@ from engine.core.plan.profile import Profile
 from engine.planning.recipes import choices
 from engine.planning.site import read_site
 
-MAX_SIZE = 1 << 18  # largest batch file, in bytes
+MAX_SIZE = 1 << 16  # largest batch file, in bytes
 
 
 class Imported(NamedTuple):

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import DOLLAR, Word
 
+MAX_TEXT = 1 << 17  # longest simple command
+MAX_VALUE = 1 << 12  # longest value that replaces a variable: values of values would double
+
 
 class Statement(NamedTuple):
     """A simple command: its text, its place, and the redirections after it, which are left out (`> log`, `| tee log`)."""
@@ -29,7 +32,7 @@ _PART = re.compile(
     re.DOTALL,
 )
 
-_HERE = re.compile(r"(<<-?[ \t]*[\"'\\]?(\w+)[^\n]*)(\n(?:.*?\n)??[ \t]*\2(?=\n|\Z))", re.DOTALL)
+_HERE = re.compile(r"(?<!<)<<-?(?!<)[ \t]*[\"'\\]?(\w+)")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _VARIABLE = re.compile(
     r"'[^']*'|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.DOTALL
@@ -40,9 +43,7 @@ _SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>[$<>]\((?:[^()]|\([^()]*\))*\
 def statements(text: str, name: str = "") -> Iterator[Statement]:
     """The simple commands of a command line, or of a batch file with a name, in order."""
     text = text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
-    text = _HERE.sub(
-        lambda found: found[1] + "\n" * found[3].count("\n"), text
-    )  # no command reads a here-document here
+    text = _without_here_documents(text)
     at, begun, kept, left_out = 0, -1, "", list[str]()
     for match in [*_PART.finditer(text), None]:
         end = len(text) if match is None else match.start()
@@ -61,6 +62,22 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
         at = len(text) if match is None else match.end()
 
 
+def _without_here_documents(text: str) -> str:
+    """The text with empty lines in place of here-documents: no command reads one here. Text without its end word stays."""
+    lines = text.split("\n")
+    last = {line.strip(" \t"): number for number, line in enumerate(lines)}
+    ends: list[str] = []
+    for number, line in enumerate(lines):
+        if not ends:
+            found = _HERE.findall(line) if "<<" in line and line.lstrip()[:1] != "#" else []
+            ends = [word for word in found if last.get(word, -1) > number]
+            continue
+        if line.strip(" \t") == ends[0] or last[ends[0]] <= number:
+            del ends[0]
+        lines[number] = ""
+    return "\n".join(lines)
+
+
 def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
     """The words of a simple command. Variables with a known value are replaced. Raises UsageError if a quote is not closed."""
     raw = _QUOTED.sub(_with_marks, statement.text)
@@ -68,6 +85,8 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
         lambda found: shlex.quote(found[0]) if found["found"] and " " in found[0] else found[0],
         replaced(raw, known),
     )
+    if len(text) > MAX_TEXT:
+        raise UsageError(f"{statement.place}: is longer than {MAX_TEXT >> 10} KiB with the values of its variables")
     try:
         parts = shlex.split(text)
     except ValueError as error:
@@ -90,6 +109,7 @@ def replaced(text: str, known: Mapping[str, str]) -> str:
     """The text with the values of variables in place of their names, except in single quotes."""
 
     def value(match: re.Match[str]) -> str:
-        return known.get(match["braced"] or match["bare"] or "", match[0])
+        found = known.get(match["braced"] or match["bare"] or "", match[0])
+        return found if len(found) <= MAX_VALUE else match[0]
 
     return _VARIABLE.sub(value, text)

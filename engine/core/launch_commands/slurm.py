@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, known_text, whole_number
-from engine.core.launch_commands.options import Given, read_options
+from engine.core.launch_commands.options import Given, read_options, reasons
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
 """Long options that take a value only after `=`."""
@@ -157,6 +157,9 @@ def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
     if "total" in means and "ranks" not in means:
         step.tasks_per_node = None
     step.take(draft, given)
+    if draft.wrap[-2:-1] == ["--mount"]:  # the image is no file, so nothing is there to mount into
+        draft.leave_out("--container-mounts", reasons()["container"])
+        draft.wrap = []
     step.share(draft)
     job.name, job.warn = job.name or step.name, step.warn
     return rest
@@ -168,7 +171,7 @@ def _take_container(draft: Draft, given: Given) -> None:
     if name == "image" and value.endswith((".sqsh", ".squashfs")):
         draft.wrap = [*(draft.wrap or ["enroot", "start", "--rw"]), value]
     elif name == "mounts":
-        pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in value.split(",")]
+        pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in filter(None, value.split(","))]
         mounts = [word for pair in pairs for word in ("--mount", pair)]
         image = draft.wrap[-1:] if draft.wrap and not draft.wrap[-1].startswith("-") and len(draft.wrap) > 3 else []
         head = draft.wrap[: -len(image)] if image else draft.wrap or ["enroot", "start", "--rw"]
