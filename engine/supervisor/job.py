@@ -67,10 +67,13 @@ class Job:
     async def watch(self) -> None:
         """Asks Slurm where the job is and when its time limit ends it; again when it should have ended, because the limit may be another one by then."""
         while True:
-            said = await _ask(self.number, f"--format={LIMIT_FORMAT}", lambda said: bool(said.strip()))
+            said = await _squeue(self.number, f"--format={LIMIT_FORMAT}")
             job = self._run.job = job_view(self.number, said or "")
             self._run.note_change()
-            await asyncio.sleep(LONGEST + (math.inf if job.ends_at is None else max(0.0, job.ends_at - time.time())))
+            left = (
+                math.inf if said and job.ends_at is None else 0.0 if job.ends_at is None else job.ends_at - time.time()
+            )
+            await asyncio.sleep(LONGEST + max(0.0, left))
 
     async def _decide(self) -> None:
         said = await _ask(self.number, f"--Format={ENDING_FORMAT}")
