@@ -202,6 +202,7 @@ def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> 
         host=socket.gethostname(),
         metrics=metrics,
         stalled=run.stall is not None,
+        nodes=tuple(node.name for node in run.nodes),
         job=run.job,
     )
 

@@ -22,6 +22,7 @@ LONGEST = 60.0
 """Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
 just ended."""
 
+NO_LIMIT = 365 * 24 * 3600  # seconds after its start at which Slurm lets a job without a time limit end
 SIGNAL_TIME = 0.1  # seconds in which every process of a node gets a signal that Slurm sends
 PAUSE = 1.0  # seconds between two questions
 
@@ -65,15 +66,21 @@ class Job:
             self._run.tasks.create_task(self._decide(), name=f"what becomes of job {self.number}")
 
     async def watch(self) -> None:
-        """Asks Slurm where the job is and when its time limit ends it; again when it should have ended, because the limit may be another one by then."""
+        """Tells where the job is and when its time limit ends it, as the job's own variables say, or else Slurm. Asks again when the job should
+        have ended, because the limit may be another one by then."""
+        job = recorded_view(self.number)
         while True:
-            said = await _squeue(self.number, f"--format={LIMIT_FORMAT}")
-            job = self._run.job = job_view(self.number, said or "")
+            said: str | None = ""
+            if job is None:
+                said = await _squeue(self.number, f"--format={LIMIT_FORMAT}")
+                job = job_view(self.number, said or "")
+            self._run.job = job
             self._run.note_change()
-            left = (
-                math.inf if said and job.ends_at is None else 0.0 if job.ends_at is None else job.ends_at - time.time()
-            )
-            await asyncio.sleep(LONGEST + max(0.0, left))
+            wait = math.inf if said else 0.0  # without a limit for ever; without an answer not at all
+            if job.ends_at is not None:
+                wait = max(0.0, job.ends_at - time.time())
+            await asyncio.sleep(LONGEST + wait)
+            job = None
 
     async def _decide(self) -> None:
         said = await _ask(self.number, f"--Format={ENDING_FORMAT}")
@@ -117,6 +124,17 @@ def job_view(job: str, text: str) -> JobView:
     """A job as front ends show it. `text`: the output of `squeue --noheader --format LIMIT_FORMAT` about it."""
     end, limit, partition, *_ = [*text.strip().split("|"), "", ""]
     has_end = end.isdecimal() and limit != "UNLIMITED"  # without a limit Slurm names the day in a year
+    return JobView(job=job, partition=partition, ends_at=float(end) if has_end else None)
+
+
+def recorded_view(job: str) -> JobView | None:
+    """A job as its variables describe it to this process, which runs in it; None: they don't, as those of Slurm before `SLURM_JOB_END_TIME`."""
+    end, start, partition = (
+        os.environ.get(f"SLURM_JOB_{name}", "") for name in ("END_TIME", "START_TIME", "PARTITION")
+    )
+    if os.environ.get("SLURM_JOB_ID") != job or not (end.isdecimal() and start.isdecimal()):
+        return None
+    has_end = int(end) - int(start) < NO_LIMIT
     return JobView(job=job, partition=partition, ends_at=float(end) if has_end else None)
 
 

@@ -80,6 +80,7 @@ def test_the_history_tells_what_differs_from_the_run_before(rankdeck, write_scri
     assert newest["changes"] == [{"key": "argument 1", "before": "3", "after": "6"}]
     assert first["changes"] is None
     assert newest["size"] > 0
+    assert newest["nodes"] == ["localhost"]
     assert [one["run"] for one in json.loads(rankdeck("runs", "--sort", "loss", "--json").stdout)] == [
         first["run"],
         newest["run"],

@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +18,7 @@ from engine.core.plan.batch.slurm import Partition, ending_state, parse_partitio
 from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
+from engine.core.views.view import JobView
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
@@ -114,15 +117,21 @@ QUEUE = entries("unit/slurm", "queue")
 
 def test_why_a_job_waits_is_told_in_words() -> None:
     jobs = parse_queue(QUEUE)
-    assert list(jobs) == ["12", "13", "14", "15", "16", "17", "18"]
+    assert list(jobs) == ["12", "13", "14", "15", "19", "20", "21", "22", "16", "17", "18"]
     words = {number: queue_words(job) for number, job in jobs.items()}
     assert words["12"] == (
         "job 12 waits: it is next, and waits for nodes (Resources); expected to start 2026-11-25 14:05; "
         "a shorter layout.slurm.time may let it start earlier"
     )
-    assert words["13"].startswith("job 13 waits: nodes that it needs are down, drained or reserved (ReqNodeNotAvail)")
+    assert "are down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:gpu[01-02])" in words["13"]
     assert words["14"] == "job 14 waits: the limit of its QOS is reached (QOSMaxJobsPerUserLimit)"
     assert words["15"] == "job 15 waits: you hold it (JobHeldUser); scontrol release 15"
+    assert (
+        "(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions)" in words["19"]
+    )
+    assert "more than its QOS allows for a job, so it can't start (QOSMaxCpuPerJobLimit)" in words["20"]
+    assert "more than your account allows on a node, so it can't start (AssocMaxGRESPerNode)" in words["21"]
+    assert words["22"].startswith("job 22 is suspended on gpu01")
     assert words["16"] == "job 16 waits: New|Reason"
     assert words["17"] == "job 17 starts on gpu[01-02]"
 
@@ -160,6 +169,29 @@ def test_why_a_job_is_over_is_told_in_words() -> None:
     assert end_words("18", parse_queue(QUEUE)["18"]) == "Slurm's job 18 has reached its time limit"
     assert end_words("99", None) == "Slurm's job 99 has ended: sacct -j 99"
     assert "back into the queue" in end_words("12", parse_queue(QUEUE)["12"])
+
+
+def test_a_job_that_has_recorded_when_it_ends_asks_slurm_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("ID=109", "PARTITION=main", "START_TIME=1000", "END_TIME=4600"):
+        monkeypatch.setenv(*f"SLURM_JOB_{word}".split("="))
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("Slurm is asked")
+
+    monkeypatch.setattr(job, "_ask", refuse)
+    seen: list[JobView | None] = []
+    run = SimpleNamespace(plan=SimpleNamespace(reach=Reach(slurm_job="109")), job=None)
+    run.note_change = lambda: seen.append(run.job)
+
+    monkeypatch.setattr(job, "LONGEST", float("inf"))
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(job.Job(cast("Any", run), lambda: None).watch(), 0.05))
+    assert seen == [JobView(job="109", partition="main", ends_at=4600.0)]
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(1000 + 365 * 24 * 3600))
+    assert job.recorded_view("109") == JobView(job="109", partition="main")
+    assert job.recorded_view("110") is None, "another job has the nodes"
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert job.recorded_view("109") is None, "an older Slurm"
 
 
 SQUEUE = entries("unit/slurm", "squeue")

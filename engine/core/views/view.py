@@ -207,6 +207,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] | None = None
     """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
     stalled: bool = False  # whether ranks hang
+    nodes: tuple[str, ...] = ()  # of the last attempt
     job: JobView | None = None
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
 

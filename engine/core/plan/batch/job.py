@@ -42,6 +42,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler = "slurm"
 
 
+MAX_REASON = 1000  # characters of a reason, which may name many nodes
+
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD"})
 ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})  # fmt: skip
 """States of a job that waits, and of one that has nodes. In all others it has ended."""
@@ -62,9 +64,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def queue_words(job: QueuedJob) -> str:
     """A job that waits, in words: `job 12 waits: it is next, and waits for nodes (Resources); expected to start 14:05`."""
+    if job.state == "SUSPENDED":
+        return f"job {job.job} is suspended on {job.nodes or 'its nodes'}, and goes on when the batch system resumes it"
     if job.state not in WAITING:
         return f"job {job.job} starts on {job.nodes or 'its nodes'}"
-    words = f"job {job.job} waits" + (f": {visible(job.reason[:200])}" if job.reason else "")
+    words = f"job {job.job} waits" + (f": {visible(job.reason[:MAX_REASON])}" if job.reason else "")
     words += f"; expected to start {visible(job.start[:40])}" if job.start else ""
     return words + (f"; {job.help}" if job.help else "")
 

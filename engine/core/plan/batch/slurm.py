@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import NamedTuple
 
@@ -101,11 +102,13 @@ def parse_queue(text: str) -> dict[str, QueuedJob]:
 
 def _reason_words(job: str, reason: str) -> tuple[str, str]:
     """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
-    plain = reason.split(",")[0].strip("() ")
-    known = _reasons()
-    begin = next((name for name in known if name.endswith("*") and plain.startswith(name[:-1])), "")
-    _, meaning, helps = known.get(plain) or known.get(begin) or ("", "", "")
-    return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
+    whole = reason.strip()
+    if whole.startswith("(") and whole.endswith(")"):
+        whole = whole[1:-1]
+    name, known = whole.split(",")[0], _reasons()
+    fits = next((row for pattern, row in known.items() if fnmatchcase(name, pattern)), None)
+    _, meaning, helps = known.get(name) or fits or ("", "", "")
+    return (f"{meaning} ({whole})" if meaning else whole), helps.format(job=job)
 
 
 ENDING_FORMAT = "State:.|,PreemptTime:.|,Requeue:.|,Reason:.|"  # for `squeue --Format`, where a job has got SIGTERM
