@@ -29,7 +29,7 @@ from engine.planning.draft import Draft
 from engine.planning.nodes import Nodes
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipes import check_arguments, check_ranks, choices
-from engine.planning.site import read_site, within_limits
+from engine.planning.site import check_limits, read_site, within_limits
 from engine.runs.imports import with_known_imports
 
 HOLD_IN_JOB = 900.0  # seconds for which a run in a job holds where the profile does not say it
@@ -67,6 +67,7 @@ def make_plan(
         plan = replace(plan, is_looked_up=permit.may_start)
     except NotTrustedError:
         plan = _not_looked_up(profile, permit)
+    check_limits(plan.nodes)
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 

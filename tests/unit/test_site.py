@@ -70,6 +70,9 @@ def test_a_job_that_is_larger_than_the_site_allows_is_refused(file: Path) -> Non
     file.write_text("[limits.layout.slurm]\nnodes = 2")
     with pytest.raises(CheckError, match=r"layout\.slurm\.nodes is 3, and this site allows at most 2"):
         _plan("layout.slurm = {nodes = 3, ranks_per_node = 1}")
+    file.write_text("[limits.layout]\nranks_per_node = 1")
+    with pytest.raises(CheckError, match="localhost gets 2 ranks, and this site allows at most 1"):
+        _plan('layout.nodes = "localhost:2"')
 
 
 def test_a_variable_does_not_exceed_the_limit_of_templates(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
