@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
-import functools
 import json
 import os
 import select
@@ -113,6 +112,11 @@ class Template:
         self._ranks[answer["forked"]] = Forked(self, answer["forked"])
         return self._ranks[answer["forked"]]
 
+    def end_words(self) -> str:
+        """How the template has ended, and its last output; empty: it has not."""
+        status = self._process.poll()
+        return "" if status is None else f"the template has ended with {status}: {self._log.read_text()[-2000:]}"
+
     def listen(self, seconds: float) -> None:
         """Waits so long for the end of a rank, and takes note of those that have ended."""
         while select.select([self._wire], [], [], max(0.0, seconds))[0]:
@@ -155,10 +159,16 @@ class Template:
         return message
 
 
-@functools.cache
+_templates: dict[str, Template] = {}
+
+
 def template(python: str | Path = sys.executable) -> Template:
-    """The one of this process, for an interpreter."""
-    return Template(python)
+    """The one of this process, for an interpreter. One that has ended fails one test, which tells why, and no later one."""
+    found = _templates.get(str(python))
+    if found is not None and (end := found.end_words()):
+        del _templates[str(python)]
+        raise AssertionError(end)
+    return _templates.setdefault(str(python), found or Template(python))
 
 
 class Done(NamedTuple):

@@ -50,7 +50,7 @@ def test_a_hang_is_found_mended_run_again_compared_and_drawn(rankdeck, home, wor
         terminal.wait_for(r"✔ succeeded", 200)
         terminal.press("C", sees=r"(?s)Runs +--lr .*0\.1 .*0\.2 ")
         terminal.press("q", sees=r"✔ succeeded")
-        terminal.press("2", sees=r"● r0")
+        terminal.press("2", sees=r"▲ r0  ● mean of 2")
         terminal.press("S", sees=r"Save the chart as")
         terminal.press("Enter")
         wait_until(lambda: list(work.glob("train-*.svg")), what="the chart is saved")
