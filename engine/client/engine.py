@@ -160,9 +160,8 @@ class LocalEngine:
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
                 plan = planning.make_plan(profile, permit)
-                if (
-                    plan.launch.prewarm and plan.is_looked_up and can_stand_by(plan)
-                ):  # nobody asked for a connection to another node yet
+                # Nobody asked for a connection to another node yet, and the site may not want templates.
+                if plan.launch.prewarm and plan.is_looked_up and can_stand_by(plan):
                     trust.admit(permit, plan, code=False)
                     wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):

@@ -10,7 +10,7 @@ import time
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
-from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words
+from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words, with_message
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot
@@ -67,9 +67,7 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
             with contextlib.suppress(SupervisorError, OSError):
                 if not waits_again(paths):
                     end_run(paths, queue_words(job), by=REQUEUE, again=True)
-        return queue_words(job) + (
-            f"; {SCHEDULER_NAMES[submitted.scheduler]} said: {submitted.said}" if submitted.said else ""
-        )
+        return with_message(queue_words(job), submitted.said)
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
     known = last_end(number) if submitted.scheduler == "slurm" and (job is None or job.state == "CANCELLED") else None
@@ -105,7 +103,7 @@ def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
         known = msgspec.structs.replace(submitted, at=time.time(), next=number, fruitless=0, said=said)
         replace_file(paths.job, msgspec.json.encode(known))
     words = f"{SCHEDULER_NAMES[submitted.scheduler]}'s job {number} continues the run as its next attempt"
-    return words + (f"; it said: {said}" if said else "")
+    return with_message(words, said)
 
 
 def continue_requeued(place: JobPlace, profile: bytes, plan: LaunchPlan) -> RunPaths | None:

@@ -19,7 +19,7 @@ from engine.client.starting import start_supervisor
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
-from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler, end_words
+from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler, end_words, with_message
 from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile, SlurmJob
@@ -234,7 +234,7 @@ class _Supervision:
             return str(error)
         self._submitted = msgspec.structs.replace(known, at=time.time(), next=number, said=said)
         replace_file(run.paths.job, msgspec.json.encode(self._submitted))
-        narrate(f"{run.run} goes on in job {number} {said}".rstrip())
+        narrate(with_message(f"{run.run} goes on in job {number}", said))
         return ""
 
 

@@ -15,6 +15,7 @@ from engine.core.errors import CheckError, NotTrustedError
 from engine.core.plan.batch import submission_of
 from engine.core.plan.document.checks import check_choices
 from engine.core.plan.document.places import Places
+from engine.core.plan.document.site import Site, check_ranks_of_nodes, limited
 from engine.core.plan.environment import AUTO, INHERITED, INTERFACE_NAMES, EnvWarning, backends_in, is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan
@@ -29,7 +30,7 @@ from engine.planning.draft import Draft
 from engine.planning.nodes import Nodes
 from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipes import check_arguments, check_ranks, choices
-from engine.planning.site import check_limits, read_site, within_limits
+from engine.planning.site import read_site
 from engine.runs.imports import with_known_imports
 
 HOLD_IN_JOB = 900.0  # seconds for which a run in a job holds where the profile does not say it
@@ -58,8 +59,9 @@ def make_plan(
         ProfileError: the profile names an unknown backend or recipe, or the recipe refuses its arguments.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
-    _, changed = within_limits(profile)
-    profile, _ = within_limits(_with_hold(profile))
+    site = read_site()
+    _, changed = limited(profile, *site)
+    profile, _ = limited(_with_hold(profile), *site)
     check_choices(profile, choices(), "profile")
     check_arguments(profile, places or Places("profile", {}))
     try:
@@ -67,7 +69,7 @@ def make_plan(
         plan = replace(plan, is_looked_up=permit.may_start)
     except NotTrustedError:
         plan = _not_looked_up(profile, permit)
-    check_limits(plan.nodes)
+    check_ranks_of_nodes(plan.nodes, *site)
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
@@ -75,14 +77,14 @@ def make_plan(
     warnings = environment_warnings(profile, plan, os.environ, places)
     variable = os.environ.get(LINGER_VARIABLE)
     try:
-        most = read_site().site.limits.get("launch", {}).get("linger", MAX_LINGER)
+        most = site.site.limits.get("launch", {}).get("linger", MAX_LINGER)
         linger = linger_seconds(profile.launch.linger, variable, in_job=in_job())
         linger = min(linger, linger_seconds(most, None, in_job=False))
     except ValueError:
         hint = "set it to a number of seconds up to 86400, or to off"
         raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
-    login, site = _login_warnings(plan, checked=checked), read_site().site
-    return replace(plan, warnings=(*login, *changed, *wrong, *warnings), linger=linger, message=site.message)
+    login = _login_warnings(plan, site.site, checked=checked)
+    return replace(plan, warnings=(*login, *changed, *wrong, *warnings), linger=linger, message=site.site.message)
 
 
 def _with_hold(profile: Profile) -> Profile:
@@ -112,9 +114,9 @@ def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning,
     return plan, tuple(found)
 
 
-def _login_warnings(plan: LaunchPlan, *, checked: bool) -> tuple[EnvWarning, ...]:
+def _login_warnings(plan: LaunchPlan, site: Site, *, checked: bool) -> tuple[EnvWarning, ...]:
     """A warning about ranks on a login node of Slurm. Raises CheckError: the site does not allow them."""
-    policy = read_site().site.login_nodes
+    policy = site.login_nodes
     is_here = plan.submission is None and any(node.transport == "local" for node in plan.nodes)
     if policy == "allow" or not is_here or in_job() or which("sbatch") is None:
         return ()

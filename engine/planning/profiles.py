@@ -182,9 +182,8 @@ def _parsed(path: Path, text: str, overrides: Sequence[str] = ()) -> tuple[Profi
 def profile_of_machine(overrides: Sequence[str] = ()) -> Profile:
     """A profile with this machine as its only node, where each backend counts its own ranks. `overrides`: as in `read_with_places`."""
     defaults = read_site().site.defaults
-    return parse_with_places(_MACHINE, file="this machine", overrides=overrides, choices=choices(), defaults=defaults)[
-        0
-    ]
+    known = choices()
+    return parse_with_places(_MACHINE, file="this machine", overrides=overrides, choices=known, defaults=defaults)[0]
 
 
 def to_toml(profile: Profile) -> str:

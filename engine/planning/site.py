@@ -1,16 +1,13 @@
 """Reads what administrators set for all users of this machine, and applies its limits."""
 
 import os
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.core.errors import CheckError
 from engine.core.plan.document.places import Places
 from engine.core.plan.document.site import Site, limited, parse_site
 from engine.core.plan.environment import EnvWarning
-from engine.core.plan.plan import PlannedNode
 from engine.core.plan.profile import Profile
 from engine.runs.guarded import read_guarded
 
@@ -41,16 +38,3 @@ def within_limits(profile: Profile) -> tuple[Profile, tuple[EnvWarning, ...]]:
     """A profile within the site's limits, and warnings about what they change. Raises ProfileError: see `read_site`; CheckError: the site does not
     allow the profile."""
     return limited(profile, *read_site())
-
-
-def check_limits(nodes: Iterable[PlannedNode]) -> None:
-    """Raises CheckError: a node gets more ranks than the site allows, however its profile names their number."""
-    site, places = read_site()
-    path = ("layout", "ranks_per_node")
-    most = site.limits.get("layout", {}).get(path[1])
-    for node in nodes:
-        if isinstance(most, int) and len(node.ranks) > most:
-            hint = f"see {places.where(('limits', *path))}"
-            raise CheckError(
-                f"{node.name} gets {len(node.ranks)} ranks, and this site allows at most {most}", hint=hint
-            )

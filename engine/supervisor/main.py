@@ -116,6 +116,7 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             "the watch of the socket": server.keep_listening,
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),
+            **({"the time limit of the job": runner.agents.job.watch} if runner.agents.job.number else {}),
         }
         watches: dict[str, Watch] = {
             "the watch of rejoins": RejoinWatch(run, ingest),
@@ -128,8 +129,6 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
         }
         parts |= {part: partial(look_regularly, watch) for part, watch in watches.items()}
         parts["the watch of the store"] = partial(look_regularly, StoreWatch(run, ingest), STORE_PERIOD)
-        if runner.agents.job.number:
-            parts["the time limit of the job"] = runner.agents.job.watch
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone

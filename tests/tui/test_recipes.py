@@ -1,10 +1,13 @@
 """Recipes in the app: their arguments as lines of the form, what each shows and takes, and the script."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from engine.core.arguments.argument import Argument, RecipeInfo
 from engine.core.errors import CheckError, ProfileError
@@ -303,13 +306,20 @@ def test_several_values_take_no_word_that_follows_them():
     assert found["tag"].choices == ()
 
 
-async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
+@contextlib.asynccontextmanager
+async def form_of(script: str, folder: Path) -> AsyncIterator[tuple[FakeEngine, Pilot[Any], EditScreen]]:
+    """The form of a profile with a script. `train.py` is one that declares its arguments."""
+    engine = FakeEngine(folder)
     engine.declared["train.py"] = DECLARED
     async with RankdeckApp(engine).run_test(size=(100, 40)) as pilot:
-        own = parse_profile("schema = 1\nname = 'x'\n[recipe]\nscript = 'none.py'\n", file="x.toml")
-        screen = EditScreen(entry(own, tmp_path))
+        own = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = '{script}'\n", file="x.toml")
+        screen = EditScreen(entry(own, folder))
         pilot.app.push_screen(screen)
+        yield engine, pilot, screen
+
+
+async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_path: Path):
+    async with form_of("none.py", tmp_path) as (engine, pilot, screen):
 
         def rows() -> dict[str, FormRow]:
             return {row.field.id: row for row in screen.query(FormRow)}
@@ -330,12 +340,7 @@ async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_
 
 
 async def test_lines_answer_although_the_work_that_replaces_them_is_cancelled(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    engine.declared["train.py"] = DECLARED
-    async with RankdeckApp(engine).run_test(size=(100, 40)) as pilot:
-        own = parse_profile("schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\n", file="x.toml")
-        screen = EditScreen(entry(own, tmp_path))
-        pilot.app.push_screen(screen)
+    async with form_of("train.py", tmp_path) as (_, pilot, screen):
         await until(pilot, lambda: f"{ARGUMENT}lr" in {row.field.id for row in screen.form.rows})
         for script in ("other.py", "train.py"):
             await screen.form.read_script(screen.form.values | {"recipe.script": script})

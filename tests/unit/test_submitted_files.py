@@ -1,4 +1,4 @@
-"""What the files of a submitted run say before its supervisor has written anything, and what sbatch says."""
+"""The state of a submitted run, read from its files before its supervisor has written anything; and messages of sbatch."""
 
 import shlex
 from pathlib import Path

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, known_text, whole_number
-from engine.core.launch_commands.options import Given, read_options, reasons
+from engine.core.launch_commands.options import Given, read_options
 
 _OPTIONAL = ("--exclusive", "--kill-on-bad-exit", "--get-user-env", "--nice", "--no-kill")
 """Long options that take a value only after `=`."""
@@ -36,6 +36,7 @@ class Job:
         self.warn = 0
         self.scheduling: dict[str, Given] = {}  # by the name of the option: the last one counts
         self.is_requeued = False
+        self.container: dict[str, Given] = {}  # options of pyxis, without `--container-`
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
         """Takes options. `quietly`: they are those of the job, which rankdeck submits."""
@@ -79,7 +80,7 @@ class Job:
                 case "scheduling" | "hosts" if quietly:
                     self.scheduling[_LONG.get(one.spelled, one.spelled)] = one
                 case "container" if not quietly:
-                    _take_container(draft, one)
+                    self.container[one.spelled.removeprefix("--container-")] = one
                 case _:
                     draft.leave_out(_written(one), one.why)
         if quietly and self.nodes is None and self.tasks and self.tasks_per_node:
@@ -138,6 +139,21 @@ class Job:
                 return count // (self.nodes or 1) if name == "--gpus" else count
         return None
 
+    def start_container(self, draft: Draft) -> None:
+        """Ranks start in the image of pyxis by enroot, which pyxis uses, if it is a file. Without it no other option of the container counts."""
+        values = {name: known_text(one.value, one.spelled) for name, one in self.container.items() if one.values}
+        image = values.get("image", "")
+        taken = ("image", "mounts", "workdir") if image.endswith((".sqsh", ".squashfs")) else ()
+        if taken:
+            mounts = [
+                one if ":" in one else f"{one}:{one}" for one in filter(None, values.get("mounts", "").split(","))
+            ]
+            draft.wrap = ["enroot", "start", "--rw", *(word for one in mounts for word in ("--mount", one)), image]
+            draft.workdir = values.get("workdir", draft.workdir)
+        for name, one in self.container.items():
+            if name not in taken:
+                draft.leave_out(_written(one), one.why)
+
     def share(self, draft: Draft) -> None:
         """Puts the tasks into the draft as ranks: for programs that srun starts itself."""
         draft.node_count = self.nodes
@@ -157,29 +173,10 @@ def read_srun(draft: Draft, words: list[Word], job: Job) -> list[Word]:
     if "total" in means and "ranks" not in means:
         step.tasks_per_node = None
     step.take(draft, given)
-    if draft.wrap[-2:-1] == ["--mount"]:  # the image is no file, so nothing is there to mount into
-        draft.leave_out("--container-mounts", reasons()["container"])
-        draft.wrap = []
+    step.start_container(draft)
     step.share(draft)
     job.name, job.warn = job.name or step.name, step.warn
     return rest
-
-
-def _take_container(draft: Draft, given: Given) -> None:
-    """Takes an option of pyxis: enroot, which pyxis uses, starts ranks in the same image, if it is a file."""
-    name, value = given.spelled.removeprefix("--container-"), known_text(given.value, given.spelled)
-    if name == "image" and value.endswith((".sqsh", ".squashfs")):
-        draft.wrap = [*(draft.wrap or ["enroot", "start", "--rw"]), value]
-    elif name == "mounts":
-        pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in filter(None, value.split(","))]
-        mounts = [word for pair in pairs for word in ("--mount", pair)]
-        image = draft.wrap[-1:] if draft.wrap and not draft.wrap[-1].startswith("-") and len(draft.wrap) > 3 else []
-        head = draft.wrap[: -len(image)] if image else draft.wrap or ["enroot", "start", "--rw"]
-        draft.wrap = [*head, *mounts, *image]
-    elif name == "workdir":
-        draft.workdir = value
-    else:
-        draft.leave_out(_written(given), given.why)
 
 
 def _written(given: Given) -> str:

@@ -73,6 +73,11 @@ def queue_words(job: QueuedJob) -> str:
     return words + (f"; {job.help}" if job.help else "")
 
 
+def with_message(words: str, said: str) -> str:
+    """Words about a job, with what its batch system said when it took it; `said`: empty: nothing."""
+    return f"{words}; the batch system said: {said}" if said else words
+
+
 def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slurm") -> str:
     """Why a job that has ended took its run with it; `found`: what squeue, sacct or qstat knows."""
     words = words_in("job_ends")

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from engine.core.errors import CheckError
 from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import JOBS, below, parsed_toml, profile_from_data, section_from_data
 from engine.core.plan.environment import EnvWarning
+from engine.core.plan.plan import PlannedNode
 from engine.core.plan.profile import Profile, Section, to_toml_data
 
 ASK = "ask the administrators of this machine"
@@ -75,6 +76,18 @@ def limited(profile: Profile, site: Site, places: Places) -> tuple[Profile, tupl
             said.append(EnvWarning(place=where, table=".".join(tables), name=key, problem=problem, hint=ASK))
         table[key] = limit
     return profile_from_data(data, places) if site.limits else profile, tuple(said)
+
+
+def check_ranks_of_nodes(nodes: Iterable[PlannedNode], site: Site, places: Places) -> None:
+    """Raises CheckError: a node gets more ranks than the site allows, however its profile names their number."""
+    path = ("layout", "ranks_per_node")
+    most = site.limits.get("layout", {}).get(path[1])
+    for node in nodes:
+        if isinstance(most, int) and len(node.ranks) > most:
+            hint = f"see {places.where(('limits', *path))}"
+            raise CheckError(
+                f"{node.name} gets {len(node.ranks)} ranks, and this site allows at most {most}", hint=hint
+            )
 
 
 def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
