@@ -230,6 +230,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         pytest.fail(f"took {taken:.2f} s of processor time; {most:g} s are allowed", pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left() -> Iterator[None]:
+    """Fails a test that leaves many files or sockets open: past 1,024 of them, `select` in some later test fails."""
+    most = len(os.listdir("/proc/self/fd")) + 16  # a template of ranks stays, for later tests
+    yield
+    if len(os.listdir("/proc/self/fd")) > most:
+        gc.collect()
+        left = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        assert len(left) <= most, f"too many descriptors are open: {left}"
+
+
 # --- in CI, where every part that a test may need is installed, a test that skips hides something ---------------------------
 
 

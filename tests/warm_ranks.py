@@ -112,14 +112,11 @@ class Template:
         self._ranks[answer["forked"]] = Forked(self, answer["forked"])
         return self._ranks[answer["forked"]]
 
-    def end_words(self) -> str:
-        """How the template has ended, and its last output; empty: it has not."""
-        status = self._process.poll()
-        return "" if status is None else f"the template has ended with {status}: {self._log.read_text()[-2000:]}"
-
     def listen(self, seconds: float) -> None:
         """Waits so long for the end of a rank, and takes note of those that have ended."""
-        while select.select([self._wire], [], [], max(0.0, seconds))[0]:
+        readable = select.poll()
+        readable.register(self._wire, select.POLLIN)
+        while readable.poll(max(0.0, seconds) * 1000):
             self._receive()
             seconds = 0
 
@@ -163,12 +160,9 @@ _templates: dict[str, Template] = {}
 
 
 def template(python: str | Path = sys.executable) -> Template:
-    """The one of this process, for an interpreter. One that has ended fails one test, which tells why, and no later one."""
-    found = _templates.get(str(python))
-    if found is not None and (end := found.end_words()):
-        del _templates[str(python)]
-        raise AssertionError(end)
-    return _templates.setdefault(str(python), found or Template(python))
+    """The one of this process, for an interpreter."""
+    name = str(python)
+    return _templates.get(name) or _templates.setdefault(name, Template(name))
 
 
 class Done(NamedTuple):

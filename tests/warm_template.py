@@ -1,7 +1,6 @@
 """As a program, `python warm_template.py FD`: the template of the node agent, for ranks of tests.
 
-It imports a few modules more. And no library is left an end of its own; RANKDECK_TESTS_TORCH=whole in the environment
-leaves it to them.
+It imports a few modules more. No library has an end of its own, unless the environment has RANKDECK_TESTS_TORCH=whole.
 """
 
 from __future__ import annotations

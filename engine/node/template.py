@@ -238,8 +238,7 @@ def tell_packages(wire: socket.socket) -> None:
 
 def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) -> tuple[Request, list[int]] | None:
     """Forks a process for each request. `environment`: variables of each process, unless its request changes them. Returns in a forked
-    process its
-    request and descriptors; in the template None, when the agent and all children have gone."""
+    process its request and descriptors; in the template None, when the agent and all children have gone."""
     become_subreaper()
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
@@ -257,8 +256,11 @@ def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) ->
     spares: Spares = {}
     ranks: set[int] = set()
     has_agent = True
+    waiting = select.poll()  # `select.select` refuses descriptors from 1,024 on, which the agent may hand on
+    waiting.register(wake, select.POLLIN)
+    waiting.register(wire, select.POLLIN)
     while True:
-        for ready in select.select([wake, wire.fileno()] if has_agent else [wake], [], [])[0]:
+        for ready, _ in waiting.poll():
             if ready == wake:
                 os.read(wake, 4096)
                 if not bury(wire, spares, ranks) and not has_agent:
@@ -267,6 +269,7 @@ def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) ->
             data, descriptors = receive(wire)
             if not data:
                 has_agent = False
+                waiting.unregister(wire)
                 while spares:
                     spares.popitem()[1].close()
                 os.write(wake_in, b"\0")

@@ -259,7 +259,7 @@ class FakeRun:
             file.write(text)
         order = OrderWriter(path.parent / "order")
         order.note(rank, stream == "err", path.stat().st_size, self.now)
-        order.flush()
+        order.close()
 
     def snapshot(self) -> Snapshot:
         """Everything, now."""

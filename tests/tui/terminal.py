@@ -48,9 +48,7 @@ class Pty:
         """Takes in what the program has written meanwhile."""
         try:
             data = self.child.read_nonblocking(65536, timeout=0.02)
-        except pexpect.TIMEOUT:
-            return
-        except pexpect.EOF:
+        except (pexpect.TIMEOUT, pexpect.EOF):
             return
         held = self._held + data
         self._held = BEGUN.findall(held)[0]

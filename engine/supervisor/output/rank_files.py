@@ -62,6 +62,8 @@ class OpenFiles:
         while self._open:
             os.close(self._open.popitem()[1])
 
+    __del__ = clear
+
 
 def size_of(path: Path) -> int:
     """Returns the bytes of a file; 0 if it does not exist or is not a regular file."""
