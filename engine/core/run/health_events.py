@@ -1,7 +1,5 @@
 """Reactions to ranks that hang and to losses that are not finite, and whose signal ended a rank."""
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from engine.core.run import actions as act
@@ -40,8 +38,6 @@ def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:
             )
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the ranks do not train any more")
-        case _ as never:
-            assert_never(never)
 
 
 class Kills:

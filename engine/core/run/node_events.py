@@ -1,7 +1,5 @@
 """Handlers of what happens to the nodes, and to the links to their agents."""
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from engine.core.run import actions as act
@@ -43,8 +41,6 @@ def supervisor_started(state: st.RunState, event: ev.SupervisorStarted) -> Step:
                 state = set_node(state, name, link="down", reason="a new supervisor is connecting", since=event.at)
             patience = UNREACHABLE_PATIENCE if is_ending(state) else None
             return state, tuple(act.OpenNode(node=name, patience=patience) for name in wanted)
-        case _ as never:
-            assert_never(never)
 
 
 def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
@@ -57,8 +53,6 @@ def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
             return state, (act.CloseNode(node=event.node),)
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
             state = set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
-        case _ as never:
-            assert_never(never)
     # Ends processes of an earlier attempt on a node that was given up and has come back.
     alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
     leftovers = (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
@@ -120,8 +114,6 @@ def _learn(state: st.RunState, event: RankEvent) -> Step:
             return rank_ended(state, event)
         case ev.RankLost():
             return rank_lost(state, event)
-        case _ as never:
-            assert_never(never)
 
 
 def _resume(state: st.RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
@@ -145,8 +137,6 @@ def _resume(state: st.RunState, event: ev.NodeConnected, asked: set[int]) -> Ste
             return state, () if node.cleared else (act.ClearNode(node=name, attempt=state.attempt),)
         case st.Closing() | st.Ended():
             return state, (act.CloseNode(node=name),)
-        case _ as never:
-            assert_never(never)
 
 
 def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
@@ -160,8 +150,6 @@ def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
             state = set_node(state, event.node, link="down", reason=event.reason, since=event.at)
             patience = UNREACHABLE_PATIENCE if is_ending(state) or isinstance(state.phase, st.Opening) else None
             return state, (act.OpenNode(node=event.node, patience=patience),)
-        case _ as never:
-            assert_never(never)
 
 
 def shown_event(state: st.RunState, event: Fact) -> Step:
@@ -172,8 +160,6 @@ def shown_event(state: st.RunState, event: Fact) -> Step:
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
             after = _with_note(state, event)
             return (after, ()) if after != state else ignore(state, "that is known")
-        case _ as never:
-            assert_never(never)
 
 
 def _with_note(state: st.RunState, event: Fact) -> st.RunState:
@@ -188,8 +174,6 @@ def _with_note(state: st.RunState, event: Fact) -> st.RunState:
             return replace(state, imports=event.modules)
         case ev.CheckpointFolderSeen(folder=folder):
             return state if folder in state.folders else replace(state, folders=(*state.folders, folder)[-8:])
-        case _ as never:
-            assert_never(never)
 
 
 def node_given_up(state: st.RunState, event: ev.NodeGivenUp) -> Step:
@@ -248,8 +232,6 @@ def _lose_ranks(state: st.RunState, event: ev.NodeGivenUp) -> Step:
             return when_cleared(state, (), event.at)
         case st.Closing():
             return when_closed(state, (), event.at)
-        case _ as never:
-            assert_never(never)
 
 
 def job_ended(state: st.RunState, event: ev.JobEnded) -> Step:
@@ -267,8 +249,6 @@ def job_ended(state: st.RunState, event: ev.JobEnded) -> Step:
             outcome, is_asked = replace(outcome, reason=event.reason) if outcome.job_ended else outcome, True
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
             outcome, is_asked = st.Outcome(word="failed", reason=event.reason, job_ended=True), False
-        case _ as never:
-            assert_never(never)
     gone = sum(isinstance(rank, st.Alive) for rank in state.ranks)
     orders = iter(range(state.ends, state.ends + gone))
     ranks = tuple(
@@ -292,8 +272,6 @@ def run_queued(state: st.RunState, event: ev.RunQueued) -> Step:
             return replace(state, phase=st.Ended(outcome=outcome, at=event.at)), ()
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
             return ignore(state, "the run has not ended")
-        case _ as never:
-            assert_never(never)
 
 
 def job_ending(state: st.RunState, event: ev.JobEnding) -> Step:
@@ -306,8 +284,6 @@ def job_ending(state: st.RunState, event: ev.JobEnding) -> Step:
             return replace(state, phase=replace(phase, then=outcome)), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the run is ending, or has no ranks")
-        case _ as never:
-            assert_never(never)
 
 
 def run_continued(state: st.RunState, event: ev.RunContinued) -> Step:
@@ -332,8 +308,6 @@ def node_cleared(state: st.RunState, event: ev.NodeCleared) -> Step:
             return when_cleared(set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
         case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Closing() | st.Ended():
             return ignore(state, "the node was not being cleared")
-        case _ as never:
-            assert_never(never)
 
 
 def node_closed(state: st.RunState, event: ev.NodeClosed) -> Step:
@@ -345,5 +319,3 @@ def node_closed(state: st.RunState, event: ev.NodeClosed) -> Step:
             return node_disconnected(state, ev.NodeDisconnected(at=event.at, node=event.node, reason="its agent ended"))
         case st.Ended():
             return ignore(state, "the run has ended")
-        case _ as never:
-            assert_never(never)

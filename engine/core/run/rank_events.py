@@ -1,7 +1,5 @@
 """Handlers of what happens to the ranks of the current attempt."""
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from engine.core.run import events as ev
@@ -24,8 +22,6 @@ def rank_spawned(state: st.RunState, event: ev.RankSpawned) -> Step:
             return state, ()
         case st.Opening() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "no rank was to be started")
-        case _ as never:
-            assert_never(never)
 
 
 def rank_waiting(state: st.RunState, event: ev.RankWaiting) -> Step:
@@ -36,8 +32,6 @@ def rank_waiting(state: st.RunState, event: ev.RankWaiting) -> Step:
             return _set_waits(state, event.rank, event.generation), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the attempt is over")
-        case _ as never:
-            assert_never(never)
 
 
 def _set_waits(state: st.RunState, rank: int, generation: int) -> st.RunState:
@@ -73,8 +67,6 @@ def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
             return replace(state, free_rejoins=free_rejoins, over=event.over), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the attempt is over")
-        case _ as never:
-            assert_never(never)
 
 
 def checkpoints_found(state: st.RunState, event: ev.CheckpointsFound) -> Step:
@@ -87,8 +79,6 @@ def checkpoints_found(state: st.RunState, event: ev.CheckpointsFound) -> Step:
             if state.saved is not None:
                 return ignore(state, "it was known already")
             return replace(state, saved=event, failed_at=None if event.found.moved else state.failed_at), ()
-        case _ as never:
-            assert_never(never)
 
 
 def rank_ended(state: st.RunState, event: ev.RankEnded) -> Step:
@@ -158,5 +148,3 @@ def _take_end(state: st.RunState, at: float, *, failed: bool) -> Step:
             return on_failure(state, at)  # the ranks that failed before only lost their connection
         case st.Opening() | st.Holding() | st.Clearing() | st.Closing() | st.Ended():
             return state, ()
-        case _ as never:
-            assert_never(never)

@@ -1,7 +1,5 @@
 """Users' requests (stop, restart, kill), and a run that holds for one."""
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from engine.core.run import actions as act
@@ -52,8 +50,6 @@ def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
             return replace(state, phase=st.Ended(outcome=outcome, at=event.at)), ()
         case st.Ended(outcome=ended):
             return ignore(state, f"the run has ended already: {ended.word}")
-        case _ as never:
-            assert_never(never)
 
 
 def _was_killed(phase: st.Done | st.Gone) -> bool:
@@ -82,8 +78,6 @@ def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
             return "attempt"
         case st.Opening() | st.Starting() | st.Stopping() | st.Clearing() | st.Closing():
             return "none"
-        case _ as never:
-            assert_never(never)
 
 
 def restart_requested(state: st.RunState, event: ev.RestartRequested) -> Step:
@@ -151,8 +145,6 @@ def kill_requested(state: st.RunState, event: ev.KillRequested) -> Step:
             return ignore(state, f"rank {event.rank} has not started")
         case st.Done() | st.Gone():
             return ignore(state, f"rank {event.rank} has ended already")
-        case _ as never:
-            assert_never(never)
 
 
 IDLE_LIMIT = 600.0
@@ -182,5 +174,3 @@ def hold_overdue(state: st.RunState, event: ev.HoldOverdue) -> Step:
             return stop(state, st.Outcome(word="failed", reason=reason), event.at)
         case st.Opening() | st.Starting() | st.Running() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the run does not hold any more")
-        case _ as never:
-            assert_never(never)

@@ -1,7 +1,5 @@
 """Handlers of what happens to the store of the current attempt."""
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from engine.core.run import events as ev
@@ -21,8 +19,6 @@ def store_opened(state: st.RunState, event: ev.StoreOpened) -> Step:
             return state, tuple(action for node in up_nodes(state) for action in spawn(state, node))
         case st.Opening() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the run does not wait for a store")
-        case _ as never:
-            assert_never(never)
 
 
 NO_TORCH = 69
@@ -53,8 +49,6 @@ def store_lost(state: st.RunState, event: ev.StoreLost) -> Step:
             return replace(state, store_trouble=trouble), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the store is no longer needed")
-        case _ as never:
-            assert_never(never)
 
 
 def store_missed(state: st.RunState, event: ev.StoreMissed) -> Step:
