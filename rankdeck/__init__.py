@@ -2,8 +2,6 @@
 It needs only the standard library and torch, and imports torch only when a function needs it. Outside rankdeck (plain `python`, torchrun)
 the same script runs unchanged."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Lets `rankdeck stacks` read this process's stacks: on a signal, every thread's stack is written to the file `$RANKDECK_STACKS`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -6,8 +6,6 @@ is a named pipe (or empty): lines `[number, message]` from the supervisor are pu
 A message is `[word, generation, ranks, signature]`. TITLE is what `ps` shows of this process: run and node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

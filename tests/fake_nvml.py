@@ -1,7 +1,5 @@
 """NVIDIA's management library without GPUs: a real shared object, whose GPUs a test puts into a file."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe of the profile quickstart, small and unhurried: tests of runs look at processes and screens, not at how a GPT learns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.conftest import WriteScript

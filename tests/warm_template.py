@@ -3,8 +3,6 @@
 It imports a few modules more. No library has an end of its own, unless the environment has RANKDECK_TESTS_TORCH=whole.
 """
 
-from __future__ import annotations
-
 import os
 
 from engine.node import template

@@ -1,7 +1,5 @@
 """Folders that only their user can enter. Other users may have made one of the same name first, or may be able to replace it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

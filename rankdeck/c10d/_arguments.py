@@ -6,8 +6,6 @@ one of them is active, an operation takes torch's own way: a plain group of torc
 (`c10d::allreduce_`). Our kernel of that operator runs it after all modes, and passes on what other groups call.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence

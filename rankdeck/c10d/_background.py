@@ -1,7 +1,5 @@
 """The background thread of a backend: progress of transfers that nobody waits for, deadlines, and groups that are being destroyed."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Contiguous memory that a library may use for a caller's tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

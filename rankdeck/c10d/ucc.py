@@ -11,8 +11,6 @@ Rank and world size come from the environment or from arguments, as for other ba
 | `UCX_TLS`, `UCX_NET_DEVICES` | transports and network devices of UCX |
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.distributed as dist

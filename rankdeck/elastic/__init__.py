@@ -19,8 +19,6 @@ Outside rankdeck (plain `python`, torchrun, mpirun), rankdeck makes the process 
 function once. The interface resembles Horovod's elastic training.
 """
 
-from __future__ import annotations
-
 from rankdeck.elastic._leaving import PeerLostError
 from rankdeck.elastic._session import run
 from rankdeck.elastic._state import State, StateError

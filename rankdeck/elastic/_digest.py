@@ -1,8 +1,6 @@
 """Numbers that differ if values differ: a digest of all of a value, and a cheap fingerprint of a part of it. pickle's bytes are no
 measure: equal values pickle differently where they share objects in another way."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import zlib

@@ -1,8 +1,6 @@
 """The parts of a state: what of a part is shared, and how a part takes what another rank or an earlier moment had. Values are written
 into the objects that are there. The script, optimizers and closures refer to them."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Ends a rank whose main thread does not leave a lost generation, and leaves its state in a file to the process that replaces it."""
 
-from __future__ import annotations
-
 import contextlib
 import dis
 import json

@@ -1,7 +1,5 @@
 """How all ranks get the state of the rank that has trained the most, and know that they have it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The state that all ranks share."""
 
-from __future__ import annotations
-
 import contextlib
 import operator
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 ends without an exception, and what follows on the stream uses an unfinished sum. So a step of such a device is right only if the device
 finished it before any rank was lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 DEVICES: dict[str, Callable[[], None]] = {}

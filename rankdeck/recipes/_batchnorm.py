@@ -1,7 +1,5 @@
 """Batch normalization whose statistics are those of all ranks. `torch.nn.SyncBatchNorm` does this too, but only on GPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

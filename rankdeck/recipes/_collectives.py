@@ -2,8 +2,6 @@
 and differ between ranks, so that a part that is missing, comes from another rank or stands elsewhere makes a wrong result. They hold 0, 1
 and 2 only: sums are exact in every type of `DTYPES`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Handwritten digits that the recipes learn: 1,797 images of 8 by 8 pixels. The first lines of `digits.txt` name their source and
 licence. Its last images are held out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

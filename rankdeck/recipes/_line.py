@@ -1,7 +1,5 @@
 """The data of the linear recipes: a line through noise, of which every rank draws its own samples."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F

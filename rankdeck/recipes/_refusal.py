@@ -1,7 +1,5 @@
 """Ends a recipe that can't go on, with one line."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import NoReturn

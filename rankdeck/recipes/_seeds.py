@@ -1,8 +1,6 @@
 """Seeds for the random draws of a recipe, one for each purpose, epoch or step. `seed + step` would give `--seed 1` the batches of `--seed
 0`, one step later. With a hash, neighbouring numbers give unrelated seeds."""
 
-from __future__ import annotations
-
 import hashlib
 
 

@@ -1,7 +1,5 @@
 """Sizes of messages as people write them, `4:400M`, and sizes and times as they read them."""
 
-from __future__ import annotations
-
 import math
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

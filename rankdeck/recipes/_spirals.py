@@ -1,7 +1,5 @@
 """A task that is made, not loaded: points on three arms of a spiral, each to be assigned to its arm."""
 
-from __future__ import annotations
-
 import math
 
 import torch

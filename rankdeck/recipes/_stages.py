@@ -1,7 +1,5 @@
 """The parts of the pipeline recipe's stages: layers, and a stage of torch whose work is timed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

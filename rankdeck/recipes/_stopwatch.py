@@ -1,7 +1,5 @@
 """Times the computations of a rank, on the CPU or on its GPU."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """The text that the gpt recipe learns, as numbers, and which blocks of it each rank sees. `as_you_like_it.txt` is the play "As You Like
 It" by William Shakespeare, which is in the public domain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

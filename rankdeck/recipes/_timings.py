@@ -1,7 +1,5 @@
 """A summary of repeated calls of a collective: the median, the slow ones, and two bandwidths."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """A GPT: a decoder-only transformer with learned positions, pre-norm blocks and a head tied to the token embedding. The shape and the
 initialisation are GPT-2's (Radford et al., 2019), without dropout, so that a resumed run needs no random state to go on exactly."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -23,8 +23,6 @@ It keeps no checkpoint: a restart measures everything again, since times
 from before and after it could not be compared.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

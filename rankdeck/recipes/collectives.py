@@ -20,8 +20,6 @@ and tensors for whatever is large.
 It keeps no checkpoint: a restart draws all of them again.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable

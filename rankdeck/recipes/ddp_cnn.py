@@ -26,8 +26,6 @@ evaluate. Workers draw random numbers from one seed, and all make the same
 changes.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

@@ -26,8 +26,6 @@ is too high: the loss becomes NaN in the first epoch, and `--no-scale-lr` or
 `--clip` help.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools

@@ -30,8 +30,6 @@ Change: `--worlds 1,4`; leave out the optimizer in `give_state`, and compare
 the losses.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import dataclass

@@ -31,8 +31,6 @@ Change: `--width` and `--layers`, and watch the numbers per rank; wrap only
 the whole model; resume with another number of ranks.
 """
 
-from __future__ import annotations
-
 import gc
 from dataclasses import dataclass
 

@@ -20,8 +20,6 @@ restored: an optimizer that starts from zero after a resume, or a data order
 that begins again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -24,8 +24,6 @@ is a collective, and all ranks must call it, in the same order.
 It keeps no checkpoint: a restart begins again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -13,8 +13,6 @@ the others waiting in an all-reduce, which is the most common way for a job
 to hang at its end.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from dataclasses import dataclass

@@ -24,8 +24,6 @@ rank (`grad is None`), so that this rank makes fewer calls. One small
 buffer.
 """
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 

@@ -23,8 +23,6 @@ ranks. With gradient accumulation the hook runs in each `backward`, and
 averages too often: DDP's `no_sync` is for that (see `ddp-mlp`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -27,8 +27,6 @@ Change: `--every`, with and without `--sorted`; average in bf16; apply the
 average change with a momentum of its own, as DiLoCo does.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

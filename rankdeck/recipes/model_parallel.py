@@ -25,8 +25,6 @@ Change: `--layers` and `--first`; use one rank and compare the time of a
 step with that of the whole model on one device.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from dataclasses import dataclass

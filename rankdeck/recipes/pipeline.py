@@ -34,8 +34,6 @@ Change: `--micro-batches`, `--layers`; give the last stage more layers;
 print `torch.cuda.max_memory_allocated` for `gpipe` and `1f1b`.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import OrderedDict

@@ -30,8 +30,6 @@ can't be pickled (a lambda, an open file). On GPUs, all children use the
 rank's one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -29,8 +29,6 @@ Change: `--tensor` (1 is data parallel only), `--width`; split both matrices
 by columns, and see what DTensor gathers.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

@@ -25,8 +25,6 @@ than tensors.
 It keeps no checkpoint: a restart measures both ways again.
 """
 
-from __future__ import annotations
-
 import signal
 import statistics
 import time

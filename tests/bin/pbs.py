@@ -4,8 +4,6 @@ A task gets what the manual and the source of OpenPBS say: no input, its output 
 caller's environment, a session of its own. Everything is in the folder $FAKE_PBS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Every host has a home and a TMPDIR of its own under $FAKE_SSH_ROOT, and the comm
 environment. Each call is noted in $FAKE_SSH_LOG. The first word of a host's name says what is wrong with it: see `main`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getopt
 import json

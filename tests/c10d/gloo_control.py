@@ -1,8 +1,6 @@
 """Records what gloo, the control, makes of the wrong calls: `python -m tests.c10d.gloo_control` writes `tests/data/gloo_control.json`, in about
 15 minutes. `docs/suites.py` counts them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Jobs of real ranks over a backend of ours: each rank runs the text of a script."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

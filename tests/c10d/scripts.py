@@ -1,7 +1,5 @@
 """Scripts of ranks that hold for every backend of ours. `tests/c10d/jobs.py` has the names that they use."""
 
-from __future__ import annotations
-
 from tests.support import entries
 
 MODELS_TRAIN = entries("c10d/scripts", "models_train")

@@ -1,7 +1,5 @@
 """What jobs over both backends of ours do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a job of ranks over MPI does, besides what `test_job.py` has of both backends: its groups, and every way to end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

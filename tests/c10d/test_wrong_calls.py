@@ -1,7 +1,5 @@
 """Wrong calls end in an error that says whose fault it was: never in wrong data, a signal or a hang."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -6,8 +6,6 @@ Writes FOLDER/RANK.json: for each call the error of this rank, "no error", or ""
 control, each call is made by forked ranks, because some end in a signal or never; RANK and WORLD_SIZE are in the environment then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ one line when it ends. OUT gets `steps.jsonl`, with the figures, and `commands.l
 together take less than eight minutes. `--dry` tries the kit itself without a GPU: with gloo and CPU tensors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ test that skips and is not in them fails, so that nothing goes missing unseen wh
 and `docs/suites.py` shows the counts.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

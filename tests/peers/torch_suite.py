@@ -5,8 +5,6 @@
 Writes what became of each test into RESULTS/RANK.json: "ok", "skipped: why", or the traceback.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,8 +1,6 @@
 """The contract of elastic states: whatever the script, and wherever a rank is killed, the final state is on all ranks, bit by bit, that of
 a training which nothing disturbed; or the ranks refuse to go on, and name what is at fault."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

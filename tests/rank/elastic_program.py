@@ -6,8 +6,6 @@ OPTIONS is a JSON object, see `SCRIPTS` in `elastic_contract.py`. KILL is `PHASE
 in that phase of that step. At the end each rank prints `result` and a digest of its state.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import os

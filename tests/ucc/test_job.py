@@ -1,7 +1,5 @@
 """What ranks over UCC do, besides what `tests/c10d/test_job.py` has of both backends: groups, timeouts, every way to end, and what is left behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

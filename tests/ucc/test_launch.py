@@ -1,7 +1,5 @@
 """The backend ucc in a run: launched, checked before that, and with a rank that dies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

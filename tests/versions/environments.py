@@ -1,7 +1,5 @@
 """Environments with another torch and another Python than rankdeck's, as users have them. Made on demand, kept below `~/.cache`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

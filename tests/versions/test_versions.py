@@ -1,7 +1,5 @@
 """rankdeck with the torch and the Python of a user's environment: `make versions`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Answers questions about a node until stdin ends."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 

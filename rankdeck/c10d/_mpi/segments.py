@@ -5,8 +5,6 @@ lives. So each process gets a folder of its own, which it keeps locked: the owne
 supervisor of a run removes such folders too (`engine.runs.ends.shared_memory`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

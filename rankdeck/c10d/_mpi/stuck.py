@@ -1,8 +1,6 @@
 """Threads that hang inside MPI because a peer is gone. Such a call never returns: it polls, and takes a core. So its thread is put to sleep for
 ever: a signal handler in it waits, with all signals blocked."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

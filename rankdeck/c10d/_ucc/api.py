@@ -2,8 +2,6 @@
 64-bit machines. From 1.3 to 1.9, it has only grown at the end of `ucc_coll_args_t`; these structures have the larger size and zeros
 there, so that they match all of these versions."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import (
     CFUNCTYPE,

@@ -1,8 +1,6 @@
 """Finds and loads libucc, or explains what is missing. Also a program, `python library.py`, that does so without a rank. It uses only the
 standard library and no other module of rankdeck, because a launch sends its text to the ranks' Python on every node."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

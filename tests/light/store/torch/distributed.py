@@ -1,7 +1,5 @@
 """What `rankdeck/store_host.py` uses of torch.distributed."""
 
-from __future__ import annotations
-
 import socket
 
 
