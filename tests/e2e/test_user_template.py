@@ -239,6 +239,7 @@ def test_how_ranks_end_is_known_although_their_template_was_killed(lab, work, ra
     (work / "hold").touch()
     run = lab.launch(on_failure="hold")
     ranks = [int(lab.words(run, rank)[1]) for rank in range(2)]
+    assert ranks == rankdeck.pids(run), "the template has told of both"
     kill_hard(parent_of(ranks[0]))
     wait_until(lambda: parent_of(ranks[0]) == lab.ready(), what="the template of the user has the ranks")
     os.kill(ranks[1], signal.SIGUSR1)
@@ -251,6 +252,7 @@ def test_how_ranks_end_is_known_although_their_agent_and_warden_were_killed(lab,
     (work / "hold").touch()
     run = lab.launch(on_failure="hold")
     ranks, agent = [int(lab.words(run, rank)[1]) for rank in range(2)], rankdeck.agent(run)
+    assert ranks == rankdeck.pids(run), "the agent knows both"
     kill_hard(parent_of(agent))
     kill_hard(agent)
     os.kill(ranks[1], signal.SIGUSR1)

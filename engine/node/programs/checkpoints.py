@@ -1,8 +1,8 @@
 """Finds the newest checkpoint that the ranks of an attempt have written, and one that was being written when they ended.
 
-Agents run this file: a question as JSON on standard input, the answer on standard output. It believes what is certain: an archive without an end, a file that is shorter
-than its header says, a folder of `torch.distributed.checkpoint` without `.metadata`. Where a signal has killed ranks, a checkpoint that was
-written last and lacks a file of the one before it, or a tenth of its size, counts as torn too.
+Agents run this file: a question as JSON on standard input, the answer on standard output. It believes what is certain: an archive without an end, a file that is
+shorter than its header says, a folder of `torch.distributed.checkpoint` without `.metadata`. Where a signal has killed ranks, a checkpoint that
+was written last and lacks a file of the one before it, or a tenth of its size, counts as torn too.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Found:
         self.files: dict[str, int] = {}
         """Bytes of its files by their paths below it, with `#` in place of numbers."""
         found = FILE.search(path)
-        self.is_unfinished = found is not None and found[1] is not None
-        self.lack = "it is not finished" if self.is_unfinished else ""
+        self.is_unfinished, self.is_aside = found is not None and found[1] is not None, path.endswith(TORN)
+        self.lack = "it is not finished" if self.is_unfinished or self.is_aside else ""
         """Why it is not whole; empty: nothing is known to be missing."""
 
     def measure(self) -> None:
@@ -89,7 +89,8 @@ class Found:
 
     def told(self, folder: str) -> Message:
         """As a message. `folder`: the working directory; a path below it is shortened."""
-        name = self.path[len(folder) + 1 :] if self.path.startswith(folder + "/") else self.path
+        path = self.path[: -len(TORN)] if self.is_aside else self.path
+        name = path[len(folder) + 1 :] if path.startswith(folder + "/") else path
         steps = STEP.findall(os.path.basename(self.path))
         return {"name": name, "step": int(steps[-1]) if steps else None, "at": self.at, "size": self.size}
 
@@ -125,8 +126,8 @@ def walk(folder: str, depth: int, budget: list[int]) -> Iterator[Found]:
             budget[0] -= 1
             if budget[0] < 0:
                 return
-            name = entry.name
-            if name[0] == "." or name in PASSED_OVER or TORN in name:
+            name = entry.name[: -len(TORN)] if entry.name.endswith(TORN) else entry.name
+            if entry.name[0] == "." or name in PASSED_OVER or TORN in name:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if FOLDER.search(name) or os.path.exists(os.path.join(entry.path, ".metadata")):
@@ -163,7 +164,9 @@ def find(*, places: Message, written: list[str], ended: float, killed: bool, set
     if last is not None and last.lack and last.at >= places["begun"]:
         answer.update(torn=last.told(folder), lack=last.lack)
         is_own = last.path in written or any(last.path.startswith(top + "/") for top in own)
-        if set_aside and is_own and not last.is_unfinished and not os.path.exists(last.path + TORN):
+        if last.is_aside:  # by a process that has died before it could tell
+            answer["moved"] = os.path.basename(last.path)
+        elif set_aside and is_own and not last.is_unfinished and not os.path.exists(last.path + TORN):
             os.rename(last.path, last.path + TORN)
             answer["moved"] = os.path.basename(last.path) + TORN
     return answer
