@@ -10,7 +10,7 @@ import tomli_w
 
 from engine.client.standby import Standby
 from engine.core.plan.document.places import Places
-from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.plan import LaunchPlan, Swept
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
@@ -41,6 +41,7 @@ def begin_launch(
     places: Places | None = None,
     *,
     cold: bool = False,
+    swept: Swept | None = None,
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
     """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a run, so that ranks start sooner.
@@ -48,13 +49,14 @@ def begin_launch(
     Args:
         places: Places of its keys, for errors.
         cold: without the template of the user.
+        swept: its place in a sweep.
         own_standby: gives the caller's, once the plan is made.
 
     Raises:
         RankdeckError: nothing was launched.
         OSError: likewise, for example because the disk is full.
     """
-    plan = planning.make_plan(profile, LAUNCHED, places=places)
+    plan = msgspec.structs.replace(planning.make_plan(profile, LAUNCHED, places=places), swept=swept)
     text = profile_text(within_limits(profile)[0])
     trust(of_launch(profile))
     if (place := place_here()) is not None and place.restarts:

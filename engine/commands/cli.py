@@ -31,6 +31,7 @@ _COMMANDS = {
     "profiles": "backends bench check env metrics plan profiles",
     "program": "new run",
     "recipes": "recipes",
+    "sweep": "sweep",
     "runs": "clean compare diagnose export gc kill logs note prometheus ps restart runs stacks status stop takeover wait",
 }
 MODULES = {name: module for module, names in _COMMANDS.items() for name in names.split()}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
 RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size", "step", "steps", "loss_ranks", "throughput", "unit",
-            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job")  # fmt: skip
+            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job", "swept")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` takes as it is from a run, and from each of its ranks."""
@@ -152,6 +152,8 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
     line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}"
     click.echo(visible(line))
     print_line(shlex.join(words))
+    if run.swept is not None:
+        print_line(f"{run.swept.sweep}, run {run.swept.number} of {run.swept.runs}: {run.swept.words}")
     if run.job is not None and run.state not in ENDED_WORDS:
         click.echo(visible(run.job.words(time.time())))
     if run.loss_ranks:

@@ -90,12 +90,17 @@ def _jobs_of(paths: RunPaths) -> set[str]:
     return set()
 
 
+def new_name(name: str) -> str:
+    """A name with four letters that may be new."""
+    return f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(4))}"
+
+
 def new_run(name: str) -> RunPaths:
     """Makes the folder of a new run; its id is the profile's name and four letters."""
     try:
         folder = private_folder(runs_folder())
         while True:
-            paths = RunPaths(folder / f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(4))}")
+            paths = RunPaths(folder / new_name(name))
             try:
                 paths.folder.mkdir(mode=0o700)
             except FileExistsError:

@@ -204,6 +204,7 @@ def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> 
         stalled=run.stall is not None,
         nodes=tuple(node.name for node in run.nodes),
         job=run.job,
+        swept=run.swept,
     )
 
 

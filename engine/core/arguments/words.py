@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from engine.core.arguments.argument import BOOL, Argument
 
-_OPTION = re.compile(r"-(?!\.?\d|\Z)")  # begins an option; a negative number and `-` are values
+OPTION = re.compile(r"-(?!\.?\d|\Z)")  # begins an option; a negative number and `-` are values
 
 
 class TakenApart(NamedTuple):
@@ -28,7 +28,7 @@ class _Item(NamedTuple):
 
     @property
     def is_option(self) -> bool:
-        return not self.value and _OPTION.match(self.words[0]) is not None
+        return not self.value and OPTION.match(self.words[0]) is not None
 
     @property
     def is_loose(self) -> bool:
@@ -116,11 +116,11 @@ def _value(argument: Argument, told: str | None, words: list[str]) -> str:
         return shlex.join(one.strip() for one in (told or "")[1:-1].split(",")) if is_list else ""
     if told is not None:
         return shlex.quote(told) if argument.many else told
-    if not words or _OPTION.match(words[0]):
+    if not words or OPTION.match(words[0]):
         return argument.alone
     if argument.many != "words":
         return shlex.quote(words.pop(0)) if argument.many else words.pop(0)
-    end = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
+    end = next((at for at, word in enumerate(words) if OPTION.match(word)), len(words))
     end = min(end, argument.count) if argument.count else end
     taken, words[:] = words[:end], words[end:]
     return shlex.join(taken)

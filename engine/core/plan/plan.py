@@ -94,6 +94,22 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[str, ...] = ()  # the CPUs that each of its ranks is bound to, such as `0-3,8`, if known by now
 
 
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a run in a sweep. `sweep`: its name. `values`: by argument or key of the profile, as text to be shown. `number`: from 1 to `runs`.
+    `seed`: the seed with which the points were drawn; None: the sweep runs its whole grid."""
+
+    sweep: str
+    values: dict[str, str]
+    number: int
+    runs: int
+    seed: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The values in one line: `lr 0.001, layout.ranks_per_node 2`."""
+        return ", ".join(f"{name} {value}" for name, value in self.values.items())
+
+
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One launch. `launch`, `layout`, `rank`, `metrics`, `health`: sections of the profile, with the Python, folder and `warm` that were
     found for them. `env`: the profile's variables for every rank; `env_defaults`: variables that apply unless the node's own environment
@@ -130,6 +146,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_looked_up: bool = True
     """False: nothing may start for the profile, so neither programs nor nodes were asked what the plan depends on."""
     linger: float = 0.0  # seconds that a standby stays after the run; 0: none does
+    swept: Swept | None = None  # None: the run belongs to no sweep
 
     @property
     def stop_patience(self) -> float:

@@ -11,6 +11,7 @@ import msgspec
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
 from engine.core.numbers import duration
+from engine.core.plan.plan import Swept
 from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
@@ -121,6 +122,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     saved: SavedView | None = None  # checkpoints that the attempt has left, once it was ended; None: unknown
     hold_ends_at: float | None = None  # when a run that holds ends by itself; None: never, or it does not hold
     job: JobView | None = None  # None: it runs in no job
+    swept: Swept | None = None  # None: it belongs to no sweep
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +212,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()  # of the last attempt
     job: JobView | None = None
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
+    swept: Swept | None = None
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -191,6 +191,7 @@ def run_view(
         stall=stall if isinstance(state.phase, st.Running) else None,
         saved=saved_view(state),
         hold_ends_at=hold_ends_at(state, plan.launch.hold_for or 0.0),
+        swept=plan.swept,
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes

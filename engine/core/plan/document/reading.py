@@ -195,6 +195,12 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
     kind = all_keys().get(path) or (str if len(path) > 1 and path[:-1] in (("env",), ("backend", "env")) else None)
     if not isinstance(value, str) and kind in (str, str | None, int | str | None):  # 1234_5, a task, is 12345 to TOML
         value = raw
+    set_key(data, path, value, said)
+    return path
+
+
+def set_key(data: dict[str, Any], path: tuple[str, ...], value: Any, said: str) -> None:
+    """Sets a key of a document. `said`: the words of the command line that do so. Raises ProfileError: a table on the way is a value."""
     table = data
     for part in path[:-1]:
         inner = table.setdefault(part, {})
@@ -202,4 +208,3 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
             raise ProfileError(said, None, "", f"{printable(part)} is a value, not a table")
         table = inner
     table[path[-1]] = value
-    return path

@@ -1,0 +1,1 @@
+"""Sweeps: one profile with other values, run after run."""

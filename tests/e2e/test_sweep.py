@@ -1,0 +1,59 @@
+"""`rankdeck sweep`: a profile with other values, run after run."""
+
+import json
+
+from tests.support import check_err
+
+TRAIN = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=1.0)
+lr = parser.parse_args().lr
+for step in range(1, 4):
+    print(f"step {step}/3 loss {lr / step} acc {lr * step}", flush=True)
+sys.exit(lr == 7)
+"""
+
+
+def test_a_sweep_shows_what_would_run_and_starts_nothing(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("train.py", TRAIN))
+    words = ("sweep", profile, "--arg", "lr=1,2", "--over", "layout.ranks_per_node=[1, 2]")
+    shown = rankdeck(*words, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split() for line in shown.stdout.splitlines()[1:]] == [
+        [str(number), ranks, lr, ranks, "gloo", "--lr", lr]
+        for number, (ranks, lr) in enumerate([("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")], 1)
+    ]
+    drawn = [rankdeck(*words, "--random", "2", "--seed", "5", "--plan", "--json") for _ in range(2)]
+    assert len(json.loads(drawn[0].stdout)) == 2
+    assert drawn[0].stdout == drawn[1].stdout
+    assert not list((rankdeck.home / "runs").glob("*"))
+
+
+def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_script, write_profile, work):
+    profile = write_profile(write_script("train.py", TRAIN))
+    check_err(rankdeck("sweep", profile, "--over", "launch.workdir=['.', 'nowhere']"), 3, "nowhere does not exist")
+    check_err(rankdeck("sweep", profile, "--over", "layout.ranks_per_node=[1, 'x']"), 2, "--over layout.ranks_per_node")
+    check_err(rankdeck("sweep", profile, "--arg", "lr=1,fast"), 2, "--arg lr=1,fast: lr: 'fast' is not a number")
+    check_err(rankdeck("sweep", profile, "--arg", "lrs=1"), 2, "did you mean lr?")
+    stranger = work / ".rankdeck" / "theirs.toml"
+    stranger.parent.mkdir()
+    stranger.write_text(profile.read_text().replace('"job"', '"theirs"'))
+    check_err(rankdeck("sweep", "theirs", "--arg", "lr=1"), 3, "is not trusted")
+    assert not list((rankdeck.home / "runs").glob("*"))
+
+
+def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("train.py", TRAIN))
+    done = rankdeck("sweep", profile, "--arg", "lr=1,7,2", "--name", "mine", "--parallel", "2")
+    check_err(done, 1, "mine: 3 runs", " failed")
+    listed = json.loads(rankdeck("runs", "--json").stdout)
+    assert sorted((run["swept"]["values"]["lr"], run["swept"]["number"], run["state"]) for run in listed) == [
+        ("1", 1, "succeeded"),
+        ("2", 3, "succeeded"),
+        ("7", 2, "failed"),
+    ]
+    assert {(run["swept"]["sweep"], run["swept"]["runs"]) for run in listed} == {("mine", 3)}
+    first = next(run["run"] for run in listed if run["swept"]["number"] == 1)
+    assert "mine, run 1 of 3: lr 1" in rankdeck("status", first).stdout
+    assert rankdeck.status(first)["swept"]["values"] == {"lr": "1"}

@@ -1,0 +1,130 @@
+"""Sweeps: what they set, and which points of a grid they run."""
+
+import random
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.arguments.script import read_arguments
+from engine.core.arguments.setting import SettingError, with_argument
+from engine.core.errors import UsageError
+from engine.core.sweeps.grid import argument_axis, grid, key_axis
+
+SCRIPT = """
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--sizes", type=int, nargs="+")
+parser.add_argument("--fp16", action="store_true")
+parser.add_argument("data")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "value", "after"),
+    [
+        ("--lr 0.1 --wd 1", "lr", "0.2", "--lr 0.2 --wd 1"),
+        ("--wd 1 --lr=0.1", "--lr", "0.2", "--wd 1 --lr=0.2"),
+        ("opt.lr=0.1 wd=1", "opt.lr", "0.2", "opt.lr=0.2 wd=1"),
+        ("+lr=0.1", "lr", "0.2", "+lr=0.2"),
+        ("-l 1", "l", "2", "-l 2"),
+        ("--lr -1", "lr", "-1e-5", "--lr=-1e-5"),
+        ("--batch-size 8", "batch_size", "16", "--batch-size 16"),
+        ("wd=1", "lr", "0.2", "wd=1 lr=0.2"),
+        ("--wd 1 x=1", "lr", "0.2", "--wd 1 x=1 --lr 0.2"),
+        ("", "lr", "-1e-5", "--lr=-1e-5"),
+        ("--lr 1 -- --lr 3", "lr", "2", "--lr 2 -- --lr 3"),
+        ("-- wd=1", "lr", "2", "--lr 2 -- wd=1"),
+        ("--tag a", "tag", "$(touch x) ;", "--tag '$(touch x) ;'"),
+    ],
+)
+def test_an_argument_is_set_in_the_form_that_the_command_line_has(
+    before: str, name: str, value: str, after: str
+) -> None:
+    assert with_argument(shlex.split(before), name, value, ()) == shlex.split(after)
+
+
+def test_the_program_says_how_an_argument_is_written_that_the_command_line_lacks() -> None:
+    declared = read_arguments(SCRIPT)
+    assert with_argument(["data"], "batch_size", "4", declared) == ["data", "--batch-size", "4"]
+    assert with_argument(["--lr", "1", "data"], "lr", "2", declared) == ["--lr", "2", "data"]
+    hydra = read_arguments("import hydra\n@hydra.main()\ndef main(cfg): pass\n")
+    assert with_argument(["x=1"], "lr", "2", hydra) == ["x=1", "lr=2"]
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value", "words"),
+    [
+        ("--lr 1 --lr 2", "lr", "3", "twice"),
+        ("--fp16 --lr 1", "fp16", "3", "an option without a value"),
+        ("--debug --lr 1", "debug", "3", "has no value"),
+        ("--layers 1 2", "layers", "3", "one value or several"),
+        ("--sizes 1 2", "sizes", "3", "not one value"),
+        ("x", "data", "y", "not one value"),
+        ("", "lr", "fast", "is not a number"),
+    ],
+)
+def test_an_argument_that_takes_no_single_value_is_refused(args: str, name: str, value: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        with_argument(shlex.split(args), name, value, read_arguments(SCRIPT))
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("lr", "is not NAME=V1,V2"),
+        ("--=1", "is not NAME=V1,V2"),
+        ("lr=", "has no values"),
+        ("lr=1,,2", "has an empty value"),
+        ("lr=1,2,1", "has 1 twice"),
+        ('lr="1', "can't be read"),
+    ],
+)
+def test_values_of_an_argument_that_can_not_be_meant_are_refused(word: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        argument_axis(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("layout.ranks_per_node", "is not KEY="),
+        ("layout.rank_per_node=[1]", "there is no key"),
+        ("layout.ranks_per_node=2", "is not a TOML list"),
+        ("layout.ranks_per_node=[1", "is not a TOML list"),
+        ("layout.ranks_per_node=[1]\nx=[2]", "is not a TOML list"),
+        ("layout.ranks_per_node=[]", "has no values"),
+        ("env.A=['1', '1']", "has 1 twice"),
+        ("schema=[1]", "does not change what a run does"),
+    ],
+)
+def test_values_of_a_key_that_can_not_be_meant_are_refused(word: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        key_axis(word)
+
+
+def test_the_grid_is_the_product_of_its_axes_in_order() -> None:
+    axes = [key_axis("layout.ranks_per_node=[1, 2]"), argument_axis('betas="0.9,0.99",x')]
+    assert grid(axes) == [(1, "0.9,0.99"), (1, "x"), (2, "0.9,0.99"), (2, "x")]
+    for wrong, words in (([], "needs values"), ([axes[1], argument_axis("--betas=1")], "given twice")):
+        with pytest.raises(UsageError, match=words):
+            grid(wrong)
+    large = [argument_axis(f"{name}=" + ",".join(map(str, range(40)))) for name in "ab"]
+    with pytest.raises(UsageError, match="the most is 1000"):
+        grid(large)
+    with pytest.raises(UsageError, match="has 4 points"):
+        grid(axes, 5, random.Random(1).sample)
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6), number=st.integers(1, 20), seed=st.integers(0))
+def test_a_draw_has_no_point_twice_and_is_the_same_for_a_seed(sizes: list[int], number: int, seed: int) -> None:
+    axes = [argument_axis(f"a{at}=" + ",".join(map(str, range(size)))) for at, size in enumerate(sizes)]
+    try:
+        drawn = grid(axes, number, random.Random(seed).sample)
+    except UsageError:
+        return
+    assert len({*drawn}) == number
+    assert drawn == grid(axes, number, random.Random(seed).sample)
+    assert all(value in axis.values for point in drawn for axis, value in zip(axes, point, strict=True))
