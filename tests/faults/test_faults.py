@@ -17,7 +17,7 @@ import pytest
 
 from engine.core.views.view import PROTOCOL
 from engine.runs.paths import RunPaths
-from engine.runs.replay import read_journal, stored_snapshot
+from engine.runs.replay import stored_snapshot
 from engine.supervisor.server import CLOSE_TIMEOUT
 from tests.faults.test_guard import guard_of
 from tests.support import (
@@ -196,25 +196,6 @@ def test_numbers_and_curves_go_on_from_what_was_saved(counting):
     counting.assert_nothing_lost()
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "agent", "bridge"])
-def test_an_exit_status_after_a_kill_is_the_true_one(launch_counting, victim):
-    counting = launch_counting("7", launch={"on_failure": "stop"})
-    kill_hard(getattr(counting, victim))
-    counting.assert_status_works()
-    (counting.work / "finish").touch()
-    assert counting.deck("wait", counting.run).returncode == 7
-    assert counting.deck.status(counting.run)["ranks"][1]["exit"] == 7
-
-
-@pytest.mark.parametrize("victim", ["agent", "bridge"])
-def test_a_rank_that_dies_after_a_kill_shows_soon(counting, victim):
-    """A link that takes long to come back leaves the user with a picture of the past."""
-    kill_hard(getattr(counting, victim))
-    kill_hard(counting.pids[1])
-    status = counting.deck.wait_state(counting.run, "holding", seconds=10)
-    assert status["ranks"][1]["exit"] == -9
-
-
 def test_a_rank_that_ends_while_the_agent_is_dead_has_its_true_exit_status(launch_counting):
     """The warden is held, so that no new agent comes before the ranks have ended."""
     counting = launch_counting("7", ranks=3)
@@ -238,17 +219,6 @@ def test_ranks_that_end_while_the_supervisor_is_dead_are_known_to_the_next_one(c
     status = counting.deck.status(counting.run)
     assert [rank["exit"] for rank in status["ranks"]] == [0, 0, 0]
     counting.assert_nothing_lost()
-
-
-def test_attach_after_a_kill_shows_everything_from_the_beginning(counting):
-    kill_hard(counting.supervisor)
-    with counting.deck.start("attach", counting.run) as attached:
-        first = {attached.stdout.readline() for _ in range(3)}
-        assert "[r0 localhost] 1\n" in first
-        (counting.work / "finish").touch()
-        out, _ = attached.communicate(timeout=PATIENCE)
-        assert attached.returncode == 0
-    assert all(f"[r{rank} localhost] total" in out for rank in range(3))
 
 
 def test_a_following_launch_outlives_its_supervisor(rankdeck, write_script, write_profile, work):
@@ -395,22 +365,6 @@ def test_replaying_the_journal_gives_the_status(launch_counting):
     stored_equals_status(counting.deck, counting.run)
 
 
-@pytest.mark.parametrize(
-    "torn", [b'{"event":"RankEn', b"\0\0\0\0", b"{", b'{"event":"RankSpawned","at":1}\n', b"\xff\n"], ids=repr
-)
-def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
-    """What a crash of the whole machine leaves at the end of a file."""
-    journal = counting.deck.folder(counting.run) / "journal.jsonl"
-    counting.kill_supervisor_and_guard()
-    with journal.open("ab") as file:
-        file.write(torn)
-    counting.assert_status_works()
-    counting.assert_ranks_go_on()
-    assert counting.finish()["state"] == "succeeded"
-    read_journal(journal)
-    assert all(json.loads(line) for line in journal.read_bytes().splitlines())
-
-
 def test_a_journal_that_is_damaged_in_the_middle_is_named_and_left_as_it_is(counting):
     journal = counting.deck.folder(counting.run) / "journal.jsonl"
     counting.kill_supervisor_and_guard()
@@ -425,16 +379,6 @@ def test_a_journal_that_is_damaged_in_the_middle_is_named_and_left_as_it_is(coun
     assert "Traceback" not in done.stderr
     assert b"damaged" in damaged
     counting.assert_status_works()
-
-
-def test_what_was_asked_for_is_in_the_journal(counting):
-    counting.deck("kill", counting.run, "--rank", "0")
-    counting.deck.wait_state(counting.run, "holding")
-    counting.deck("stop", counting.run)
-    counting.deck.wait_state(counting.run, "stopped")
-    events = [event["event"] for event in counting.deck.journal(counting.run)]
-    assert events[0] == "RunLaunched"
-    assert events.index("KillRequested") < events.index("RankEnded") < events.index("StopRequested")
 
 
 # --- a defect in the supervisor
@@ -646,53 +590,44 @@ def test_a_command_that_meets_a_run_of_another_version_says_so_and_can_end_it(ra
     rankdeck.wait_state(supervised, "stopped")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\0" * 100,
-        b"\xff\xfe\n",
-        b"{}\n",
-        b"[]\n",
-        b"null\n",
-        b"\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b'{"type":"stop"}\n',
-        b"x" * (3 << 20),
-    ],
-    ids=lambda data: repr(data[:12]),
+NO_HELLO = (
+    b"\0" * 100,
+    b"\xff\xfe\n",
+    b"{}\n",
+    b"[]\n",
+    b"null\n",
+    b"\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b'{"type":"stop"}\n',
+    b"x" * (3 << 20),
 )
-def test_bytes_that_are_no_hello_hurt_nobody(rankdeck, supervised, connect, data):
+NO_REQUEST = (b"\xff\n", b"{}\n", b'{"type":"stop"}\n', b'{"type":"kill","by":"x","rank":"all","signal":9}\n', b"[" * 100_000 + b"\n", b"y" * (3 << 20))  # fmt: skip
+ODD_KILLS = ((10**30, 9), (0, 10**30), (0, -1), (-1, 9))  # rank and signal
+
+
+def test_bytes_that_are_no_hello_or_no_request_and_odd_numbers_hurt_nobody(rankdeck, supervised, connect):
     pid = rankdeck.supervisor(supervised)
-    client = connect()
-    with contextlib.suppress(OSError):
-        client.socket.sendall(data)
-        client.socket.shutdown(socket.SHUT_WR)
-        client.file.read()
-    rankdeck.wait_state(supervised, "running")
-    assert rankdeck.supervisor(supervised) == pid
-    assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\xff\n",
-        b"{}\n",
-        b'{"type":"stop"}\n',
-        b'{"type":"kill","by":"x","rank":"all","signal":9}\n',
-        b"[" * 100_000 + b"\n",
-        b"y" * (3 << 20),
-    ],
-    ids=lambda data: repr(data[:20]),
-)
-def test_bytes_that_are_no_request_hurt_nobody(rankdeck, supervised, connect, data):
-    client = connect()
-    client.say(type="hello", protocol=PROTOCOL, version="0")
-    client.hear()
-    with contextlib.suppress(OSError):
-        client.socket.sendall(data)
-        assert client.hear().get("type") in ("refused", None)
-    rankdeck.wait_state(supervised, "running")
+    for data in NO_HELLO:
+        client = connect()
+        with contextlib.suppress(OSError):
+            client.socket.sendall(data)
+            client.socket.shutdown(socket.SHUT_WR)
+            client.file.read()
+    for data in NO_REQUEST:
+        client = connect()
+        client.say(type="hello", protocol=PROTOCOL, version="0")
+        client.hear()
+        with contextlib.suppress(OSError):
+            client.socket.sendall(data)
+            assert client.hear().get("type") in ("refused", None)
+    for rank, number in ODD_KILLS:
+        client = connect()
+        client.say(type="hello", protocol=PROTOCOL, version="0")
+        client.hear()
+        client.say(type="kill", by="x", rank=rank, signal=number)
+        client.hear()
+    (rank,) = rankdeck.wait_state(supervised, "running")["ranks"]
+    assert (rank["state"], is_alive(rank["pid"]), rankdeck.supervisor(supervised)) == ("running", True, pid)
     assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
 
 
@@ -704,17 +639,6 @@ def test_silent_connections_hold_nobody_up(rankdeck, supervised, connect):
     rankdeck("stop", supervised)
     rankdeck.wait_state(supervised, "stopped")
     assert CLOSE_TIMEOUT * count > PATIENCE, "it has not waited for one after the other"
-
-
-@pytest.mark.parametrize("request_words", [{"type": "kill", "by": "x", "rank": 10**30, "signal": 9}, {"type": "kill", "by": "x", "rank": 0, "signal": 10**30}, {"type": "kill", "by": "x", "rank": 0, "signal": -1}, {"type": "kill", "by": "x", "rank": -1, "signal": 9}], ids=str)  # fmt: skip
-def test_numbers_that_make_no_sense_hurt_nobody(rankdeck, supervised, connect, request_words):
-    client = connect()
-    client.say(type="hello", protocol=PROTOCOL, version="0")
-    client.hear()
-    client.say(**request_words)
-    client.hear()
-    rank = rankdeck.status(supervised)["ranks"][0]
-    assert (rank["state"], is_alive(rank["pid"])) == ("running", True)
 
 
 FLOOD = entries("faults/faults", "flood")

@@ -3,12 +3,11 @@
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import PATIENCE, from_table, kill_hard, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, from_table, kill_hard, wait_gone, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
@@ -80,70 +79,6 @@ def test_a_command_outlives_its_connection_and_reads_an_end_of_file(fake_ssh):
 def test_ssh_waits_for_whoever_still_holds_its_output(fake_ssh):
     done = ssh("node1", "exec 3<&0; (read line <&3; echo $line) & exit 3", stdin=b"late\n")
     assert (done.returncode, done.stdout) == (3, b"late\n")
-
-
-@pytest.mark.parametrize(
-    ("host", "said"),
-    [
-        ("refused", b"ssh: connect to host refused port 22: Connection refused\r\n"),
-        ("denied-2", b"me@denied-2: Permission denied (publickey).\r\n"),
-        ("changed.example", b"Host key verification failed.\r\n"),
-        ("unknown1", b"ssh: Could not resolve hostname unknown1: Name or service not known\r\n"),
-        ("timeout", b"ssh: connect to host timeout port 22: Connection timed out\r\n"),
-    ],
-)
-def test_hosts_that_can_not_be_reached_say_what_ssh_says(fake_ssh, host, said):
-    done = ssh(f"me@{host}", "touch ran")
-    assert (done.returncode, done.stdout) == (255, b"")
-    assert done.stderr.endswith(said)
-    assert (b"REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr) == host.startswith("changed")
-    assert not (fake_ssh.home(host) / "ran").exists()
-
-
-def test_a_silent_host_says_nothing_until_ssh_is_ended(fake_ssh):
-    argv = ["ssh", "silent", "echo x"]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        wait_until(fake_ssh.calls)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.2)
-        process.terminate()
-        assert process.stdout is not None
-        assert process.stdout.read() == b""
-
-
-def test_a_noisy_host_greets_before_it_runs_anything(fake_ssh):
-    done = ssh("noisy", "echo out; echo error >&2")
-    for output, last in ((done.stdout, b"out\n"), (done.stderr, b"error\n")):
-        assert output.endswith(b" ***\n" + last)
-        assert len(output) > 10_000
-
-
-@pytest.mark.parametrize("command", [sys.executable, "exec sh -c 'exec /x/python3.12 -c 1'"])
-def test_without_python_an_absolute_one_is_not_found(fake_ssh, command):
-    done = ssh("nopython", command)
-    assert done.returncode == 127
-    assert re.fullmatch(rb"bash: line 1: /\S+/python[\d.]*: No such file or directory\n", done.stderr)
-
-
-def test_without_python_there_is_none_on_the_path(fake_ssh):
-    done = ssh("nopython", "ls / >/dev/null && command -v python || command -v python3 || python3 -c 1")
-    assert (done.returncode, done.stdout) == (127, b"")
-
-
-def test_a_busy_host_takes_the_third_call(fake_ssh):
-    calls = [ssh("busy1", "echo done") for _ in range(4)]
-    assert [call.returncode for call in calls] == [255, 255, 0, 0]
-    assert calls[1].stderr.startswith(b"kex_exchange_identification: Connection closed by remote host\r\n")
-    assert calls[2].stdout == b"done\n"
-    assert len(fake_ssh.calls("busy1")) == 4
-
-
-def test_processes_of_a_host_are_told_from_ours(fake_ssh):
-    with subprocess.Popen(["ssh", "node1", "read line"], stdin=subprocess.PIPE) as process:
-        (there,) = wait_until(lambda: fake_ssh.processes())
-        assert there.pid != process.pid
-        assert process.pid in {one.pid for one in processes_with("FAKE_SSH_ROOT", str(fake_ssh.root))}
-        process.communicate(b"\n", timeout=PATIENCE)
 
 
 def test_a_process_that_is_left_on_a_host_fails_the_test(fake_ssh):
