@@ -28,7 +28,8 @@ class LineCounts:
         self.counted = ""
         self.title = ""
         self.is_aside = False
-        self._is_episode = False  # the epoch is called `ep`: a number that is called `epoch` wins
+        self._is_vague = False  # the epoch is called `ep` or `current_epoch`: a number that is called `epoch` wins
+        self._bare_totals: set[int] = set()  # totals that are called `steps`: `max_steps` wins
         self.used: set[int] = set()
         self.renamed: dict[int, str] = {}  # names of numbers that follow another number
         bar = P.bar.search(self.text)
@@ -100,9 +101,9 @@ class LineCounts:
             self._set_epoch(field)
 
     def _set_epoch(self, field: Field) -> None:
-        if self.epoch is None or self._is_episode:
+        if self.epoch is None or self._is_vague:
             self.epoch, self.epochs = field.number, field.total
-            self._is_episode = field.name.lower() == "ep"
+            self._is_vague = field.name.lower() == "ep" or field.name.endswith("current_epoch")
 
     def take_counts(self) -> None:
         """Reads steps and epochs by their names, then counts without a name. A line with a seed and no result lists settings."""
@@ -184,11 +185,14 @@ class LineCounts:
             self.step, self.steps, self.kind, self.counted = field.number, field.total, "named", meaning.key
         elif role in ("steps", "epochs") and field.total is None:
             begin = field.begin - len(field.name)
-            is_total = " " in field.name or "_" in field.name or self._is_argument(field, begin)
-            if is_total and role == "steps" and self.steps is None:
+            is_named = " " in field.name or "_" in field.name
+            is_total = is_named or self._is_argument(field, begin)
+            if is_total and role == "steps" and (self.steps is None or (is_named and self.steps in self._bare_totals)):
                 self.steps = field.number
             elif is_total and role == "epochs" and self.epochs is None:
                 self.epochs = field.number
+            if not is_named:
+                self._bare_totals.add(field.number)
         self.used.add(field.number)
 
     def _is_argument(self, field: Field, begin: int) -> bool:

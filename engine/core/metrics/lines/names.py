@@ -122,8 +122,8 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
     if before and before[-1] in W.other_losses:
         return None
     joined = bare.rpartition(" ")[2]  # `aux_loss` is another loss, `Current loss` is not
-    glued = before[-1:] if joined != "loss" and not joined.startswith("loss") else []
-    return "part" if glued and glued[0] not in W.plain else "loss"
+    is_glued = joined != "loss" and not joined.startswith("loss")
+    return "part" if before and (before[-1] in W.components or (is_glued and before[-1] not in W.plain)) else "loss"
 
 
 def _is_held_out(words: list[str]) -> bool:
@@ -142,7 +142,8 @@ def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epo
     if own in _STEP_OF_RUN or (last in W.step):
         if own == last or own in _STEP_OF_RUN or words[-2] in W.step_prefixes:
             return "step"
-        return None
+        if words[-2] not in W.total_prefixes:
+            return None
     if last.endswith("s") and one in W.step | W.epoch:
         is_total = words[-2:-1] and words[-2] in W.total_prefixes
         if is_total or bare == last:
