@@ -249,6 +249,7 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
     who, chain = "the process" if rank is None else f"rank {rank}", told.chain
     messenger = find(chain[-1].message, "messenger", context=text) if chain else None
     named: int | None = None
+    reporter = chain[-1].message if messenger is not None else ""
     if messenger is not None:
         named = min(messenger.ranks, default=None)
         chain, before = _reported(chain, text)
@@ -296,6 +297,8 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
         known = known or find(one.message, context=everything)
     if known is None and raised is not None and messenger is None and find(raised.message, "messenger"):
         known = find(told.words, context=everything)
+    if known is None and raised is None and reporter:
+        known = find(reporter, context=everything)  # Ray's says what happened to the worker
     if known is not None:
         if known.cause.yields_to:
             known = find(text, letters=known.cause.yields_to, context=everything) or known

@@ -6,6 +6,8 @@ import re
 import signal
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from engine.core.failures.diagnosis import TAIL, is_secondary
 from engine.core.failures.known import Found, find, find_all
 from engine.core.failures.text.evidence import ending, level
@@ -80,6 +82,8 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     _give_away(ranks, others)
     witnesses = [_witness(rank, process, launchers) for rank, process in sorted(ranks.items())]
     nobody = [_witness(None, process, launchers, source) for source, process in others.items()]
+    if not any(one.failed for one in (*witnesses, *nobody)):  # all that is known is a complaint about another process
+        witnesses = [replace(one, failed=one.status is None and _shows_failure(str(one.output))) for one in witnesses]
     return [*witnesses, *(one for one in nobody if one.failed)]
 
 
