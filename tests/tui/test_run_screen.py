@@ -586,6 +586,17 @@ async def test_a_broad_screen_shows_chart_and_log_beside_each_other_and_the_expl
         await until(pilot, lambda: "┤" in text_of(app) and "a line of the log" not in text_of(app))
 
 
+async def test_a_tiny_screen_shows_one_pane_below_the_ranks_and_first_why(app: RankdeckApp, run: FakeRun):
+    run.write(1, "a line of the log\n")
+    run.fail(1)
+    async with showing(app, "rank 1 was killed", size=(40, 12)) as pilot:
+        await pilot.press("3")
+        await until_seen(pilot, "a line of the log")
+        assert "rank 1 was killed" not in text_of(app)
+        await pilot.press("5")
+        await until_seen(pilot, "rank 1 was killed")
+
+
 async def test_keys_lead_from_a_run_to_the_older_and_the_newer_one(engine: FakeEngine):
     engine.add_run("job-1111")
     engine.add_run("job-2222")

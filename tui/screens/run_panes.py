@@ -42,6 +42,9 @@ class RunPanes:
         self._screen, self._model, self._ranks, self._logs, self._paint = screen, model, ranks, logs, paint
         self.pane: Pane = "log"  # the one below the ranks
         self.zoom: Pane | None = None  # the one that is shown on the whole screen
+        self._chosen: Pane = (
+            "ranks"  # where the keys went last; a tiny screen shows only this one below the ranks, or why
+        )
         keymap = screen.deck.keymap
         on, back = (first_key(f"run.{id}", keymap) for id in ("next", "previous"))
         words = f"search the log: a regular expression; {on} and {back} go from match to match"
@@ -72,9 +75,12 @@ class RunPanes:
         for widget in (screen.query_one(RankTable), screen.query_one(NodeGrid)):
             widget.display = self.zoom is None and widget is self.widget("ranks")
         shown = BESIDE if self.pane in BESIDE and self.zoom is None and screen.has_class("-broad") else (self.pane,)
+        has_why = self.has_explanation and self.zoom in (None, "why")
+        if has_why and self.zoom is None and screen.has_class("-tiny"):
+            shown, has_why = (shown, False) if self._chosen in LOWER else ((), True)
         for name in LOWER:
             self.widget(name).display = name in shown and self.zoom in (None, name)
-        self.widget("why").display = self.has_explanation and self.zoom in (None, "why")
+        self.widget("why").display = has_why
         screen.set_class(self.zoom == "why", "-why-only")
         if screen.focused is not None and not screen.focused.display:
             screen.set_focus(self.widget(self.zoom or "ranks"))  # at once: the next key continues from here
@@ -89,6 +95,7 @@ class RunPanes:
             self.zoom = None
         elif here:
             self.zoom = None if self.zoom == name else name
+        self._chosen = name
         if name in LOWER:
             self.pane = name
         if name in get_args(LowerPane):
@@ -159,7 +166,7 @@ class RunPanes:
         self._open(self.filter)
 
     def _open(self, line: SearchLine) -> None:
-        self.pane = "log"
+        self.pane = self._chosen = "log"
         self.zoom = None if self.zoom != "log" else "log"
         self.arrange()
         line.open()
@@ -184,7 +191,7 @@ class RunPanes:
             self._close(self.search)
             log.search("")
         else:
-            self.zoom = None
+            self.zoom, self._chosen = None, "ranks"
             self.arrange()
             self._screen.set_focus(self.widget("ranks"))
         self._screen.refresh_bindings()
