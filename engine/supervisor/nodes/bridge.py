@@ -42,30 +42,11 @@ def boot_here(python: str) -> list[str]:
 
 
 class BootError(Exception):
-    """An agent could not be started.
+    """An agent could not be started. `trouble`: why. `is_silent`: the command printed nothing in time. `was_killed`: a signal ended it."""
 
-    Args:
-        reason: one line.
-        is_busy: a later attempt may succeed.
-        is_final: no later attempt can succeed, because the job is over.
-        is_gone: no later attempt can succeed: the job goes on without the node.
-        is_silent: the command printed nothing in time.
-        was_killed: a signal ended the command.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        is_busy: bool = False,
-        is_final: bool = False,
-        is_gone: bool = False,
-        is_silent: bool = False,
-        was_killed: bool = False,
-    ) -> None:
-        super().__init__(reason)
-        self.is_busy, self.is_final, self.is_gone = is_busy, is_final, is_gone
-        self.is_silent, self.was_killed = is_silent, was_killed
+    def __init__(self, trouble: Trouble, *, is_silent: bool = False, was_killed: bool = False) -> None:
+        super().__init__(trouble.text)
+        self.trouble, self.is_silent, self.was_killed = trouble, is_silent, was_killed
 
 
 class Starter:
@@ -93,7 +74,7 @@ class Starter:
                 start_new_session=True,
             )
         except OSError as error:
-            raise BootError(self.explain(127, f"can't start {self._argv[0]}: {error.strerror}").text) from None
+            raise BootError(self.explain(127, f"can't start {self._argv[0]}: {error.strerror}")) from None
 
     async def boot(self, process: Bridge, greeting: bytes, complaints: asyncio.Task[bytes]) -> None:
         """Sends the agent, and skips output of login shells up to the sync line.
@@ -114,23 +95,17 @@ class Starter:
             async with asyncio.timeout(self._timeout):
                 await skip_noise(process.stdout, SYNC)
         except TimeoutError:
-            raise BootError(self.explain(None, "").text, is_silent=True) from None
+            raise BootError(self.explain(None, ""), is_silent=True) from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             printed = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS_TIMEOUT):
                     await process.wait()
                     said = (printed + await complaints).decode(errors="replace")  # `nologin` prints to stdout
-                    trouble = self.explain(process.returncode, said)
                     was_killed = process.returncode is not None and process.returncode < 0
-                    raise BootError(
-                        trouble.text,
-                        is_busy=trouble.retry,
-                        is_final=trouble.final,
-                        is_gone=trouble.gone,
-                        was_killed=was_killed,
-                    ) from None
-            raise BootError(f"{self._argv[0]} did not start an agent") from None
+                    raise BootError(self.explain(process.returncode, said), was_killed=was_killed) from None
+            fact, hint = f"{self._argv[0]} did not start an agent", "it has closed its output, and goes on"
+            raise BootError(Trouble(fact=fact, hint=hint)) from None
 
 
 async def wait_gone(process: Bridge, *, is_silent: bool) -> None:

@@ -118,12 +118,11 @@ class Link:
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
             self._is_up, self._is_silent, was_taken_over = False, False, self._bridge is not None
-            is_busy = is_final = is_gone = self._was_killed = False
+            trouble, self._was_killed = Trouble(fact="", hint=""), False
             try:
                 reason = await self._serve()
             except BootError as error:
-                reason, is_busy, self._was_killed = str(error), error.is_busy, error.was_killed
-                is_final, is_gone = error.is_final, error.is_gone
+                reason, trouble, self._was_killed = str(error), error.trouble, error.was_killed
             except Exception as error:  # noqa: BLE001 - a defect costs this connection, not the supervisor
                 note("".join(traceback.format_exception(error)))
                 reason = f"a defect: {type(error).__name__}: {error}"
@@ -135,9 +134,9 @@ class Link:
             if was_taken_over and not self._is_up:
                 continue  # it ended meanwhile: start another
             tries += 1
-            if not (self._is_up or is_final or is_gone) and (
+            if not (self._is_up or trouble.final or trouble.gone) and (
                 loop.time() - self._down_since < self._patience
-                or (is_busy and loop.time() - begun < BUSY_PATIENCE)
+                or (trouble.retry and loop.time() - begun < BUSY_PATIENCE)
                 or (self._was_killed and tries <= KILLED_RETRIES)
             ):
                 continue
@@ -145,7 +144,7 @@ class Link:
             if self._is_up:
                 self._on_closed()
             else:
-                self._on_failed(reason, is_final)
+                self._on_failed(reason, trouble.final)
             return
 
     async def _serve(self) -> str:
@@ -237,7 +236,7 @@ class Link:
             return False
         if isinstance(news, reports.Refused):
             ended = ended_words("its agent ended again and again", news.status, news.reason, news.log)
-            raise BootError(self._starter.explain(EXIT_FAILED, news.reason, ended if news.log else None).text)
+            raise BootError(self._starter.explain(EXIT_FAILED, news.reason, ended if news.log else None))
         if isinstance(news, reports.BridgeEnded):
             self._is_silent = True  # the step ends with the agent, so there is nothing to wait for
             return True
