@@ -3,7 +3,7 @@
 from typing import Literal
 
 from tui.data.log.filter import LogFilter
-from tui.data.log.pattern import CUT, Pattern
+from tui.data.log.pattern import Pattern
 from tui.data.log.search import Found
 
 
@@ -16,8 +16,6 @@ def search_words(
     if found is None or pattern is None:
         return ""
     noun, of = pattern.noun, f" for '{pattern.text}'" if pattern.noun == "match" else ""
-    if pattern.is_cut:
-        of += f", of each line in the first {CUT >> 10} KiB"
     if found.place is None:
         return f"no {noun}{of}" if found.whole else f"searching{of}"
     number = noun if found.number is None else f"{noun} {found.number:,}"
@@ -34,6 +32,4 @@ def empty_words(shown: LogFilter, *, whole: bool) -> str:
 
 def filter_words(shown: LogFilter) -> str:
     """A warning about a filter; empty: none."""
-    if shown.is_slow:
-        return "the filter takes too long, and is left out"
-    return f"the filter reads the first {CUT >> 10} KiB of each line" if shown.is_cut else ""
+    return "the filter takes too long, and is left out" if shown.is_slow else ""

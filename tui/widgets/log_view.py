@@ -120,7 +120,7 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
 
     def _announce(self) -> None:
         shown = self._filter
-        state = (self._title, shown, shown.is_slow, shown.is_cut, self._filter_error, self.badge, self.finder.state)
+        state = (self._title, shown, shown.is_slow, self._filter_error, self.badge, self.finder.state)
         if state != self._announced:
             self._announced = state
             self._say()

@@ -29,11 +29,6 @@ class LogFilter:
         return any(one.is_slow for one in (*self._shown, *self._hidden))
 
     @property
-    def is_cut(self) -> bool:
-        """Whether only the beginning of a line decided."""
-        return any(one.is_cut for one in (*self._shown, *self._hidden))
-
-    @property
     def words(self) -> str:
         """The lines that are shown, in words; empty: all."""
         level = (

@@ -41,7 +41,7 @@ class LogFinder:
     @property
     def state(self) -> tuple[object, ...]:
         """Changes whenever there is something else to say of the search."""
-        return self.found, self.error, self.pattern is not None and self.pattern.is_cut, self._step
+        return self.found, self.error, self._step
 
     def places(self, text: str) -> list[tuple[int, int]]:
         """Where a shown line has matches. In a search for errors, the place of the word that shows an error."""

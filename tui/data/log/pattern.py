@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, compress, count
 from operator import add
-from typing import AnyStr, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
@@ -18,17 +18,11 @@ _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ESCAPED = re.compile(r"\\(?:[xuUN][0-9A-Fa-f]*|.)", re.DOTALL)
 
-_NESTED = re.compile(r"\((?:[^()]*[^()\\])?(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})")
-"""A repeat without a bound inside another one: `(a+)+`."""
-
 _CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[^ -~]")
 """Parts that may match a line feed, look past it, or mean something else in the middle of a text. Some of them do not."""
 
 RARE = 8  # a word in less than one of so many lines is sought first, the expression then in those lines only
 LONG = 512  # characters of a line in which a repeat can take long
-
-CUT = 64 << 10
-"""Bytes of a line in which a repeat is sought. The rest of the line is left out: the time grows with the square of the length."""
 
 SECONDS, LINE_SECONDS = 1.0, 0.1
 """Processor time of one search in a block, and in a line that is drawn; `regex` measures the time of the whole process."""
@@ -43,7 +37,7 @@ _LITERAL = re.compile(r"[\w ,:;=/\"'<>%&@~-]{2,}(?![*?{])", re.ASCII)
 
 
 class PatternError(ValueError):
-    """A text that is no regular expression, or one that could take for ever. Its message says why."""
+    """A text that is no regular expression, or too long a one. Its message says why."""
 
 
 class _Expression(Protocol):
@@ -95,8 +89,6 @@ class Pattern:
         self._any_case = bare == bare.lower()
         if len(text) > LONGEST:
             raise PatternError(f"more than {LONGEST} characters")
-        if not words and _NESTED.search(text):
-            raise PatternError("a repeat inside a repeat can take for ever")
         try:
             self._fast = self._compiled(re.compile)
         except (re.error, RecursionError, OverflowError) as error:
@@ -104,7 +96,6 @@ class Pattern:
         self._repeats = 0 if words else _repeats(text)
         self._sure = self._compiled(_Bounded) if self._repeats else self._fast
         self.is_slow = False  # whether a search took too long; it finds nothing from then on
-        self.is_cut = False  # whether only the beginning of a line was searched
         parts = [part.lower() if self._any_case else part for part in text.split("|")]
         self._words = words or (tuple(parts) if len(parts) > 1 and all(map(_LITERAL.fullmatch, parts)) else ())
         self._literal = "" if words else _literal_of(text)
@@ -118,15 +109,13 @@ class Pattern:
         """The expressions for some lines. A repeat that could go on in the next line counts as in one long line."""
         if not self._repeats:
             return self._fast
-        is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines, "\n", 2 * LONG))
+        is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines, 2 * LONG))
         return self._fast if self._repeats == 1 and is_short else self._sure
 
     def has(self, line: bytes) -> bool:
         """Whether a line, with its control sequences, has a match."""
         if self.is_slow:
             return False
-        if self._repeats and len(line) > CUT:
-            self.is_cut, line = True, line[:CUT]
         text = line.decode("ascii") if line.isascii() and _CONTROLS.search(line) is None else ""
         try:
             return self._search(text or terminal_line(line, colour=False))
@@ -156,8 +145,7 @@ class Pattern:
             return ()
 
     def _lines(self, block: bytes) -> Iterable[int]:
-        is_long = self._repeats > 0 and _has_long_line(block, b"\n", CUT)
-        if is_long or not block.isascii() or _CONTROLS.search(block) is not None:
+        if not block.isascii() or _CONTROLS.search(block) is not None:
             return self._line_by_line(block)
         text = block.decode("ascii")
         text = text.lower() if self._any_case else text
@@ -178,7 +166,7 @@ class Pattern:
         return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in used.in_line.finditer(text)])
 
     def _line_by_line(self, block: bytes) -> Iterator[int]:
-        """The same for a block that a terminal would not show as it is, or with a line that is too long."""
+        """The same for a block that a terminal would not show as it is."""
         offset = 0
         for line in block.split(b"\n"):
             if self.has(line):
@@ -209,10 +197,10 @@ class Pattern:
         return self._literal in text and self._for(text).plain.search(text) is not None
 
 
-def _has_long_line(lines: AnyStr, end: AnyStr, length: int) -> bool:
+def _has_long_line(lines: str, length: int) -> bool:
     """Whether a line may have `length` characters; false where all have fewer than half of that."""
     half = length // 2
-    return any(lines.find(end, begin, begin + half) < 0 for begin in range(0, len(lines) - half, half))
+    return any(lines.find("\n", begin, begin + half) < 0 for begin in range(0, len(lines) - half, half))
 
 
 def _repeats(text: str) -> int:
