@@ -20,6 +20,7 @@ _TAGS = late(
     r"|\[[^\],<>\n]{1,120},(?:mpirank:)?(?P<mpi>\d{1,5})(?:,[\w.-]{1,60})?\]<std\w{3}>: ?"  # mpirun --tag-output, SageMaker
     r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
     r"|\((?P<source>[^()\n]{0,120}?(?:\([\w.]{0,80}\)[^()\n]{0,40})?\bpid=\d+[^()\n]{0,80})\) "  # Ray, SkyPilot
+    r"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] "  # vLLM
     r"|\d{4}-\d\d-\d\dT[\d:.]{8,24}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # CRI: Kubernetes' files
 )
 _SOURCE_RANK = late(r"\brank=(\d{1,5})")

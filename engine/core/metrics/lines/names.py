@@ -104,13 +104,9 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         own = bare.rpartition(" ")[2]
         if own.rpartition("/")[2] == "crossentropyloss":
             return "val_loss" if _is_held_out(words) else "loss"
-        return (
-            "part"
-            if own.partition("-")[0] in W.aliases
-            or own.startswith("l_")
-            or (own.endswith("loss") and own != "loss" and not _is_held_out(words))
-            else None
-        )
+        is_alias = own.rpartition("/")[2].partition("-")[0] in W.aliases
+        is_glued = own.endswith("loss") and own != "loss"
+        return "part" if own.startswith("l_") or ((is_alias or is_glued) and not _is_held_out(words)) else None
     at = len(words) - 1 - words[::-1].index("loss")
     before, after = words[:at], words[at + 1 :]
     if any(word not in ("step", "epoch", "value") and word not in W.plain and word not in W.held_out for word in after):
