@@ -48,16 +48,6 @@ def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
                     yield folder, bool(controllers)
 
 
-def memory_limit(root: str = "/") -> int | None:
-    """Returns the bytes of memory that control groups allow this process; None: no limit."""
-    limits = []
-    for folder, is_old in control_groups("memory", root):
-        limit = number_in(os.path.join(folder, "memory.limit_in_bytes" if is_old else "memory.max"))
-        if limit is not None and limit < NO_LIMIT:
-            limits.append(limit)
-    return min(limits, default=None)
-
-
 def memory_left(root: str = "/") -> tuple[int, int] | None:
     """Returns the bytes of memory that this process can still get, and of how many; None: unknown.
 

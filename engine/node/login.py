@@ -62,15 +62,6 @@ def runtime_folder() -> str:
     return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
 
 
-def ends_run(root: str = "/") -> str:
-    """Returns what ends a run that is launched here: as `ends_with_login`, after `leave_session`."""
-    import shutil
-
-    if may_leave(root) and shutil.which("busctl"):
-        return "" if lingers(root) else "user"
-    return ends_with_login(root)
-
-
 def ends_with_login(root: str = "/") -> str:
     """Returns what ends this process: `session`, the end of its session; `user`, the end of its user's last session; empty: neither."""
     with contextlib.suppress(OSError, KeyError, ValueError):

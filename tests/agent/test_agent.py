@@ -190,6 +190,16 @@ def test_a_command_that_does_not_exist_ends_with_127_and_a_reason(node):
     assert "/no/such/python" in ended["reason"]
 
 
+def test_arguments_get_the_values_of_variables_that_the_rank_has(node):
+    bridge, _ = node.connect()
+    argv = ["/bin/echo", "{env.PLACE}/a", "{{env.PLACE}}", "{env.PLACE", "{env.PROGRAM}"]
+    node.spawn(bridge, "mine", argv=argv, env={"PLACE": "/x {env.HOME}"})
+    bridge.expect("ended", status=0)
+    assert node.out(0).decode() == "/x {env.HOME}/a {env.PLACE} {env.PLACE mine\n"
+    node.spawn(bridge, "", attempt=1, argv=["/bin/echo", "{env.NOWHERE}"])
+    assert bridge.expect("ended", attempt=1)["reason"] == "can't start: 'NOWHERE' is not set"
+
+
 def test_a_command_that_may_not_be_run_ends_with_126(node):
     bridge, _ = node.connect()
     (node.folder / "plain.txt").write_text("x")

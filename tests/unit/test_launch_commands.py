@@ -17,6 +17,7 @@ from engine.core.launch_commands.shell import statements, words_of
 from engine.core.plan.layout import Place
 from engine.core.plan.rank import literal, names_rank, with_place
 from engine.core.tables import read_table
+from engine.node.agent.ranks.spawn import with_variables
 from engine.planning.imports import import_command
 from tests.support import entries, from_table, rows
 
@@ -257,10 +258,10 @@ def test_any_text_is_read_or_refused_with_a_next_step(words: list[str]) -> None:
 # --- words of ranks --------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.sampled_from(["{", "}", "rank", "local_rank", "world_size", "x", "$"])).map("".join))
+@given(st.lists(st.sampled_from(["{", "}", "rank", "local_rank", "world_size", "env.A", "x", "$"])).map("".join))
 def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -> None:
     place = Place(rank=1, node="a", local_rank=0, group_rank=0, local_world_size=1)
-    assert with_place(literal(argument), place, 2) == argument
+    assert with_variables(with_place(literal(argument), place, 2), {}) == argument
     assert names_rank(literal(argument)) or literal(argument) == argument
 
 

@@ -40,7 +40,7 @@ VERSION_1 = {"proc/self/cgroup": "9:pids,cpu:/jobs/5\n4:memory:/jobs/5\n1:name=s
     ],
 )
 def test_the_smallest_limit_of_all_control_groups_counts(tmp_path: Path, files: dict[str, str], limit: int | None):
-    assert limits.memory_limit(write(tmp_path, files)) == limit
+    assert allowed.memory_limit(write(tmp_path, files)) == limit
 
 
 @from_table

@@ -12,7 +12,8 @@ from engine.core.checks.node_findings import login_finding
 from engine.core.plan.plan import PlannedNode
 from engine.core.plan.profile import Transport
 from engine.node import login
-from engine.node.login import ends_run, ends_with_login, leave_session
+from engine.node.login import ends_with_login, leave_session
+from engine.node.probe.machine import ends_run
 from tests.support import FakeBusctl, from_table
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"

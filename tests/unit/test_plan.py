@@ -83,7 +83,13 @@ def test_arguments_may_name_the_rank(argument: str, of_rank_5: str) -> None:
 
 
 def test_only_arguments_that_name_a_rank_differ_between_ranks() -> None:
-    for argument, differs in (("{rank}", True), ("{{rank}}", True), ("{}", False), ("{seed}", False)):
+    for argument, differs in (
+        ("{rank}", True),
+        ("{{rank}}", True),
+        ("{env.A}", True),
+        ("{}", False),
+        ("{seed}", False),
+    ):
         assert differs_between_ranks(make({"recipe": {"script": "t.py", "args": [argument]}})) is differs
 
 

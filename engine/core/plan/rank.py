@@ -153,21 +153,22 @@ def unset_variables(plan: LaunchPlan) -> tuple[str, ...]:
 
 _WORDS = re.compile(r"\{\{(?P<doubled>rank|local_rank|world_size)\}\}|\{(?P<name>rank|local_rank|world_size)\}")
 
-_ONE = re.compile(r"\{(rank|local_rank|world_size)\}")
+_ONE = re.compile(r"\{(rank|local_rank|world_size|env\.\w+)\}")
+_ENVIRONMENT = re.compile(r"\{env\.\w+\}")
 
 
 def with_place(argument: str, place: Place, world_size: int) -> str:
     """An argument with the numbers of a rank in place of the words `{rank}`, `{local_rank}` and `{world_size}`. Doubled braces, `{{rank}}`,
-    stand for the word itself. All other braces, such as those of JSON, are not changed."""
+    stand for the word itself. All other braces, such as those of JSON, are not changed; an agent replaces `{env.NAME}`."""
     numbers = {"rank": place.rank, "local_rank": place.local_rank, "world_size": world_size}
     return _WORDS.sub(lambda found: str(numbers[found["name"]]) if found["name"] else found[0][1:-1], argument)
 
 
 def names_rank(argument: str) -> bool:
-    """Whether `with_place` changes an argument."""
-    return _WORDS.search(argument) is not None
+    """Whether an argument may differ between ranks: by its numbers, or by the environment of its node."""
+    return bool(_WORDS.search(argument) or _ENVIRONMENT.search(argument))
 
 
 def literal(argument: str) -> str:
-    """The text to write so that `with_place` returns this argument for every rank."""
+    """The text to write so that every rank gets this argument."""
     return _ONE.sub(r"{{\1}}", argument)

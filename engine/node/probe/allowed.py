@@ -7,9 +7,19 @@ import os
 import resource
 from collections.abc import Sequence
 
-from engine.node.limits import control_groups, is_memory_short, memory_limit, number_in
+from engine.node.limits import NO_LIMIT, control_groups, is_memory_short, number_in
 
 TEMPLATE_LIMIT = 8 << 30  # bytes of memory that control groups must allow where a template waits for launches
+
+
+def memory_limit(root: str = "/") -> int | None:
+    """Returns the bytes of memory that control groups allow this process; None: no limit."""
+    limits = []
+    for folder, is_old in control_groups("memory", root):
+        limit = number_in(os.path.join(folder, "memory.limit_in_bytes" if is_old else "memory.max"))
+        if limit is not None and limit < NO_LIMIT:
+            limits.append(limit)
+    return min(limits, default=None)
 
 
 def process_limits() -> dict[str, int]:

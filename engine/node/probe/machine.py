@@ -11,10 +11,10 @@ import shutil
 import sys
 from typing import Any, Dict, List
 
-from engine.node.limits import memory_limit, open_files, processes_left, shares
-from engine.node.login import ends_run
+from engine.node.limits import open_files, processes_left, shares
+from engine.node.login import ends_with_login, lingers, may_leave
 from engine.node.networks import interfaces
-from engine.node.probe.allowed import cpu_limit, cpu_words, process_limits
+from engine.node.probe.allowed import cpu_limit, cpu_words, memory_limit, process_limits
 
 Message = Dict[str, Any]
 Paths = List[str]
@@ -44,6 +44,13 @@ def machine(question: Message) -> Message:
         "ends_with": ends_run(),
         **_binding(question),
     }
+
+
+def ends_run(root: str = "/") -> str:
+    """Returns what ends a run that is launched here: as `ends_with_login`, after `leave_session`."""
+    if may_leave(root) and shutil.which("busctl"):
+        return "" if lingers(root) else "user"
+    return ends_with_login(root)
 
 
 def _binding(question: Message) -> Message:

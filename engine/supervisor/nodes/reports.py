@@ -22,8 +22,7 @@ from engine.core.views.saved import found_event
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.core.words import rank_words
-from engine.node.limits import memory_limit
-from engine.node.probe.allowed import cpu_limit, process_limits
+from engine.node.probe.allowed import cpu_limit, memory_limit, process_limits
 from engine.node.programs.checkpoints import item_of
 from engine.runs.ends.proof import find_saved
 from engine.runs.imports import remember_refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +23,12 @@ MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 """Lets waiting ranks of Open MPI yield their core, even if its own count shows one core for each."""
+
+
+def with_variables(word: str, env: Message) -> str:
+    """Returns an argument with the values of variables in place of `{env.NAME}`. `{{env.NAME}}` stands for the word itself. Raises KeyError:
+    a variable is not set."""
+    return re.sub(r"({?){env[.](\w+)}", lambda found: found[0][1:-1] if found[1] else env[found[2]], word)
 
 
 class Spawn:
@@ -58,16 +65,20 @@ class Spawn:
                 if file_size(self._files[stream]) < size:
                     with open_log(self._files[stream]) as log:
                         log.truncate(size)
+            env = {**self._environment, **self._env}
+            self._argv[:] = [with_variables(word, env) for word in self._argv]
             if binding := self._message.get("binding"):
-                environment = {**self._environment, **self._env} if binding["gpus"] else None
-                self._cores = shares(binding["bind"], binding["count"], environment)[self._wanted["local_rank"]]
+                gpus = env if binding["gpus"] else None
+                self._cores = shares(binding["bind"], binding["count"], gpus)[self._wanted["local_rank"]]
         except OSError as error:
             self._failed(error)
-            return False
+        except KeyError as error:
+            self.end(126, f"can't start: {error} is not set")
         except ValueError as error:
             self.end(126, f"can't be bound: {error}")
-            return False
-        return True
+        else:
+            return True
+        return False
 
     def start(self) -> None:
         """Starts its process."""
@@ -79,7 +90,7 @@ class Spawn:
             "unset": self._unset,
             "cores": self._cores,
         }
-        job = Job(request, self._open_files, self._started, self._start_cold, self._dropped)
+        job = Job(request, self._open_files, self._started, self._start_cold, self.drop)
         self._start_job(job, self._message, self._environment, self._env)
 
     def take_place(self, given: dict[str, str], descriptors: list[int]) -> None:
@@ -144,7 +155,8 @@ class Spawn:
         where = f" {error.filename!r}" if error.filename else ""
         self.end(status, f"can't start: {error.strerror}{where}")
 
-    def _dropped(self) -> None:
+    def drop(self) -> None:
+        """Reports that it is not started any more."""
         self.end(-signal.SIGKILL, "stopped before it had started")
 
 
@@ -166,15 +178,15 @@ class Spawner:
 
     def spawn(self, message: Message) -> None:
         """`spawn`: starts ranks that do not exist in this generation. A repeated request starts none twice."""
-        state = self._state
-        if message["attempt"] <= state.cleared:
+        state, attempt = self._state, message["attempt"]
+        if attempt <= state.cleared:
             return
-        if message["attempt"] == state.stopped:
+        if attempt == state.stopped:
             state.stopped = -1  # this agent had stopped it without a request, and the supervisor is back
-        if message["attempt"] > state.attempt:
+        if attempt > state.attempt:
             for rank in state.ranks.values():
                 rank.close()
-            state.attempt, state.ranks, state.starting = message["attempt"], {}, {}
+            state.attempt, state.ranks, state.starting = attempt, {}, {}
             first = message["ranks"][0]
             state.places = {
                 "folder": message["cwd"],
@@ -186,7 +198,7 @@ class Spawner:
             self._on_new_attempt()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("exits")
-        is_again = message["attempt"] > 0 or any(wanted.get("generation", 0) for wanted in message["ranks"])
+        is_again = attempt or any(wanted.get("generation", 0) for wanted in message["ranks"])
         if is_again and self._room.must_wait(message, os.path.dirname(message["ranks"][0]["out"])):
             return
         state.spawning = state.dirty = True
@@ -197,21 +209,16 @@ class Spawner:
             old = state.ranks.get(number)
             if (old is None or old.generation < generation) and state.starting.get(number, -1) < generation:
                 state.starting[number] = generation
-                one = Spawn(state, self.send, self._start, message, wanted, environment)
-                if not one.prepare():
-                    continue
-                if message.get("mpirun"):
-                    self._mpirun.wait_for_place(one.number, one.take_place, one.end)
-                else:
-                    one.start()
+                one = Spawn(self._state, self.send, self._start, message, wanted, environment)
+                if one.prepare():
+                    if message.get("mpirun"):
+                        self._mpirun.wait_for_place(one.number, one.take_place, one.end)
+                    else:
+                        one.start()
         if message.get("mpirun"):
             self._mpirun.start_for_ranks(message["mpirun"], environment)
 
     def drop(self, message: Message) -> None:
         """Reports that the ranks of a request are not started any more. Other requests are passed over."""
         for wanted in message.get("ranks", []):
-            attempt, number, generation = message["attempt"], wanted["rank"], wanted.get("generation", 0)
-            reason = "stopped before it had started"
-            self.send(
-                type="ended", attempt=attempt, rank=number, status=-signal.SIGKILL, reason=reason, generation=generation
-            )
+            Spawn(self._state, self.send, self._start, message, wanted, {}).drop()
