@@ -66,6 +66,8 @@ class _Metrics:
         self.is_summary = is_summary or "train_runtime" in line.lower or P.summary.match(line.text) is not None
         self.held_out = line.held_out  # whether the number being read is of held-out data
         self.held_out_spans = [found.span() for found in P.held_out_object.finditer(line.text)]
+        if label := P.held_out_label.search(line.text):
+            self.held_out_spans.append((label.end() - 1, len(line.text)))
         self.is_known = False  # a metric or a count was found that makes the line a report
 
     def take(self) -> None:
