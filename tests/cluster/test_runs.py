@@ -516,42 +516,6 @@ def test_a_node_that_can_not_be_reached_is_named_with_the_reason(
     assert "node1" not in status["doing"]
 
 
-def test_all_nodes_that_can_not_be_reached_are_named(rankdeck: Deck, launch, cluster: Cluster) -> None:
-    for number in (1, 2):
-        cluster.node(number).refuse()
-    run = launch("print('never')")
-    assert {"node1", "node2"} <= set(re.findall(r"node\d", rankdeck.wait_state(run, "failed")["doing"]))
-
-
-def test_login_noise_is_no_answer(rankdeck: Deck, launch, cluster: Cluster) -> None:
-    cluster.node(2).noise("Welcome to node2!\n" * 600)
-    run = launch("print('hello', flush=True)")
-    assert rankdeck("wait", run).returncode == 0
-    assert rankdeck.log(run, 1) == b"hello\n"
-
-
-def test_a_node_without_that_python_is_named(rankdeck: Deck, launch, cluster: Cluster, tmp_path: Path) -> None:
-    run = launch("print('never')", launch={"python": "/no/such/python3"})
-    assert "/no/such/python3" in rankdeck.wait_state(run, "failed")["doing"]
-
-
-def test_setup_lines_come_before_python(rankdeck: Deck, launch) -> None:
-    setup = "export GREETING='it'\\''s \"here\"'\necho noise; cat >/dev/null"
-    run = launch("import os; print(os.environ['GREETING'])", launch={"setup": setup})
-    assert rankdeck("wait", run).returncode == 0
-    assert rankdeck.log(run, 1) == b'it\'s "here"\n'
-
-
-def test_arguments_arrive_as_they_are(rankdeck: Deck, cluster: Cluster, write_script, write_profile) -> None:
-    words = ["a b", "$(touch x)", "'", '"', "line\nfeed", "é 漢", "; touch y", "*", "~"]
-    script = write_script("args.py", "import json, sys; print(json.dumps(sys.argv[1:]))")
-    layout = {"nodes": "node[1-2]:1", "ssh_options": cluster.ssh_options}
-    run = rankdeck.launch(write_profile({"script": str(script), "args": words}, layout=layout))
-    assert rankdeck("wait", run).returncode == 0
-    assert json.loads(rankdeck.log(run, 1)) == words
-    assert not {"x", "y"} & set(os.listdir())
-
-
 # --- nodes that share no folder with this machine ------------------------------------------------------------------------
 
 

@@ -60,25 +60,6 @@ def test_a_template_that_is_killed_leaves_its_ranks_alone(rankdeck, launch, work
     assert second == 3
 
 
-def test_after_a_template_was_killed_a_restart_makes_another(rankdeck, launch):
-    run = launch()
-    ranks = started(rankdeck, run)
-    kill_hard(parent_of(ranks[0]))
-    rankdeck("restart", run)
-    for rank in range(2):
-        rankdeck.wait_log(run, rank, b"up", attempt=1)
-    again = rankdeck.pids(run)
-    assert parent_of(again[0]) == parent_of(again[1]) != rankdeck.agent(run)
-
-
-def test_a_restart_forks_from_the_same_template(rankdeck, launch):
-    run = launch()
-    template = parent_of(started(rankdeck, run)[0])
-    rankdeck("restart", run)
-    rankdeck.wait_log(run, 0, b"up", attempt=1)
-    assert parent_of(rankdeck.pids(run)[0]) == template
-
-
 def test_a_template_outlives_its_agent_as_long_as_it_has_ranks(rankdeck, launch, work):
     run = launch("3", launch={"on_failure": "stop"})
     ranks = started(rankdeck, run)

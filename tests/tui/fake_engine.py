@@ -239,6 +239,11 @@ class FakeRun:
             self.events.extend(events)
         self._send(Update(run=self.view, ranks=ranks, points=points, events=events))
 
+    def points(self, count: int, *keys: str) -> None:
+        """Rank 0 reports so many points of each curve."""
+        steps = range(count)
+        self.change(points=tuple(Point(0, key, self.now, step, float(step)) for step in steps for key in keys))
+
     def break_connections(self) -> None:
         """The supervisor's socket goes away under every client."""
         self._send(SupervisorError("the connection to the supervisor broke"))

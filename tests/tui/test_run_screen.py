@@ -16,9 +16,8 @@ from textual.widgets import Input
 from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
 from engine.core.numbers import precise
-from engine.core.views.view import Activity, JobView, StallView
-from tests.support import from_table
-from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
+from engine.core.views.view import JobView, StallView
+from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import after, run_screen, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
@@ -61,33 +60,6 @@ async def test_the_card_of_a_small_screen_has_what_went_wrong_and_the_key(app: R
         assert text.index("rank 2 was killed") < text.index("often the kernel") < text.index("r  stop the 3")
 
 
-async def test_any_metric_is_drawn_that_a_part_of_its_name_finds(app: RankdeckApp, run: FakeRun):
-    async with showing(app, "● running", size=(120, 40)) as pilot:
-        keys = ("loss", "grad_norm", "[red]lr", "process.cpu")
-        run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
-        await after(pilot, "2", "Chart", "loss")
-        await after(pilot, "p", "part of the name of a metric", "[red]lr", "processor time, % of one core")
-        await after(pilot, (*"norm", "enter"), "grad_norm")
-        await until_gone(pilot, "part of the name")
-        await after(pilot, "p", "part of the name of a metric")
-        await after(pilot, (*"cpu", "enter"), "processor time, % of one core")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_one_key_draws_more_metrics_at_once(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with showing(app, "● running", size=size) as pilot:
-        keys = [f"metric{number}" for number in range(7)]
-        run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
-        await pilot.press("2", "2")
-        for shown, page in ((2, "1/4"), (4, "1/2"), (6, "1/2"), (1, "1/7"), (2, "1/4")):
-            titles = [f"{key}  ⣤ r0" for key in keys[:shown]]
-            text = await until_seen(pilot, *titles, f"metrics {page}")
-            assert text.count("⣤ r0") == shown
-            await pilot.press("P")
-        await until_seen(pilot, "metric3  ⣤ r0")
-        await after(pilot, "m", "metric4  ⣤ r0", "metric6  ⣤ r0", "metrics 2/2")
-
-
 async def test_a_chart_is_saved_with_two_keys(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -109,44 +81,6 @@ async def test_a_chart_is_saved_with_two_keys(
 
 
 # --- what ends something asks first ----------------------------------------------------------------------------------
-
-
-@from_table
-async def test_destructive_keys_ask_and_enter_alone_does_nothing(
-    key: str, question: str, request_made: list[Any], app: RankdeckApp, run: FakeRun
-):
-    async with showing(app, "● running") as pilot:
-        await pilot.press("j")
-        await after(pilot, key, question, "Cancel")
-        await after(pilot, "enter", gone=question)
-        assert run.asked == []
-        await after(pilot, key, question)
-        await after(pilot, "escape", gone=question)
-        assert run.asked == []
-        await after(pilot, key, question)
-        await after(pilot, "y", "done")
-        assert [list(one) for one in run.asked] == [request_made]
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
-    async with showing(app, "● running", size=size) as pilot:
-        run.fail(2)
-        run.offer_rejoin(2)
-        await until_seen(pilot, "◆ holding", "Why", "r  rejoin rank 2; the other 3")
-        await until(pilot, lambda: text_of(app).count("waits for rank 2") == 3, "three ranks wait")
-        assert "generation" not in text_of(app)
-        await pilot.press("r")
-        await until_seen(
-            pilot, "Bring back rank 2 of quickstart?", "This will rejoin rank 2; the other 3 keep running."
-        )
-        await after(pilot, "y", "restart: done")
-        assert run.asked == [("restart",)]
-        run.rejoin(2)
-        header = "attempt 0 · generation 1" if size[0] >= 100 else "attempt 0.1 "
-        await until_seen(pilot, "● running", header, "4/4 ranks")
-        await until_gone(pilot, "waits for rank 2")
-        await until_gone(pilot, "Why")
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -250,15 +184,6 @@ async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckAp
         assert run.asked == [("restart",)]
 
 
-@from_table
-async def test_the_question_counts_ranks_as_one_speaks(
-    alive: int, activity: Activity, said: str, app: RankdeckApp, run: FakeRun
-):
-    run.change(alive=alive, activity=activity)
-    async with showing(app, "● running", size=(120, 40)) as pilot:
-        await after(pilot, "s", said)
-
-
 @pytest.mark.parametrize("loss", [0.008123, 8.123e-05, 1.612, 12345.0])
 async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, run: FakeRun, loss: float):
     async with showing(app, "● running") as pilot:
@@ -267,39 +192,6 @@ async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, ru
 
 
 # --- coming and going ------------------------------------------------------------------------------------------------
-
-
-async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
-    async with showing(app, "● running") as pilot:
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting == f"quickstart keeps running: rankdeck attach {RUN}"
-    assert run.asked == []
-    assert engine.clients[0].closed
-    assert run.subscribers == []
-
-
-async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_stays(
-    app: RankdeckApp, engine: FakeEngine, run: FakeRun
-):
-    async with showing(app, "● running") as pilot:
-        await after(pilot, "s", "Stop quickstart?")
-        del engine.live[RUN]
-        run.break_connections()
-        await until_seen(pilot, f"no run '{RUN}'")
-        await after(pilot, "escape", "● running", f"no run '{RUN}'")
-
-
-async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
-    run.end("stopped")
-    run.change(restart="start attempt 1 of all 4 ranks", restart_kind="attempt")
-    async with showing(app, "■ stopped", "r restart", size=(120, 40)) as pilot:
-        await after(pilot, "r", "This will start attempt 1")
-        run.change(ended_at=None)
-        await pilot.press("y")
-        await until(pilot, lambda: bool(run.subscribers), "a new subscription")
-        run.begin_attempt(1)
-        await until_seen(pilot, "● running", "attempt 1")
 
 
 async def test_a_broken_connection_is_said_and_made_again(
@@ -362,37 +254,6 @@ async def test_the_log_of_the_ranks_of_a_node(app: RankdeckApp, run: FakeRun):
         await after(pilot, "a", "Log: 2 ranks of gpu01", "line of rank 1")
         assert "] line of rank 2" not in text_of(app)
         await after(pilot, "a", "Log: all 4 ranks", "line of rank 3")
-
-
-async def test_the_log_is_filtered_by_expressions_and_by_level(app: RankdeckApp, run: FakeRun):
-    for number in range(30):
-        run.write(0, f"{'WARNING' if number == 3 else 'INFO'} line {number} {'eval' if number % 2 else 'train'}\n")
-    run.write(0, "Traceback (most recent call last):\n  File x\nValueError: bad\nINFO the end\n")
-    async with showing(app, "INFO the end") as pilot:
-        await pilot.press("3", "3", "ampersand", *"line 1", "space", "ampersand", "space", *"!eval", "enter")
-        text = await until_seen(pilot, "only 'line 1 & !eval'", "line 18 train")
-        assert "eval" not in text.split("INFO line 18")[0].split("INFO", 1)[1]
-        assert "the end" not in text
-        await after(pilot, "escape", "INFO the end")
-        text = await after(pilot, "L", "warnings and worse", "WARNING line 3", "  File x", "ValueError: bad")
-        assert "INFO" not in text
-        await after(pilot, "L", gone="WARNING line 3")
-        await after(pilot, "L", "INFO the end")
-        await after(pilot, ("ampersand", *"a("), "can't be filtered by: missing )")
-        await after(pilot, "escape", gone="can't be filtered")
-
-
-async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run: FakeRun):
-    for number in range(100):
-        error = {
-            20: "2026-01-02 10:00:00,123 - train - ERROR - no error here",
-            70: "Traceback (most recent call last):",
-        }
-        run.write(0, error.get(number, f"line {number}, error 0.1") + "\n")
-    async with showing(app, "line 99") as pilot:
-        await after(pilot, "3 e", "error 1 of 2", "line 19", "- ERROR -")
-        await after(pilot, "n", "error 2 of 2", "Traceback")
-        await after(pilot, "escape", gone="error 2 of 2")
 
 
 async def test_what_the_filter_lets_through_is_saved_to_a_new_file(app: RankdeckApp, run: FakeRun, tmp_path: Path):
@@ -595,13 +456,3 @@ async def test_a_tiny_screen_shows_one_pane_below_the_ranks_and_first_why(app: R
         assert "rank 1 was killed" not in text_of(app)
         await pilot.press("5")
         await until_seen(pilot, "rank 1 was killed")
-
-
-async def test_keys_lead_from_a_run_to_the_older_and_the_newer_one(engine: FakeEngine):
-    engine.add_run("job-1111")
-    engine.add_run("job-2222")
-    async with showing(RankdeckApp(engine, open_run="job-2222"), "job-2222") as pilot:
-        await after(pilot, "J", "job-1111", gone="job-2222")
-        await after(pilot, "J", "this is the oldest run")
-        await after(pilot, "K", "job-2222", gone="job-1111")
-        await after(pilot, "C", "Compare", "job-1111, job-2222")

@@ -4,6 +4,7 @@ A story begins with `# ` and a fact; then one step stands on each line. The verb
 
     run NAME            a run that exists; the steps of a run that follow are its own (without it: `quickstart-7f3a`)
     fail, tick, end …   methods of `FakeRun`, with words as arguments: `fail 2 note='no memory'`; `times 40 write 0 'line {n}\\n'` repeats one
+    clean_away          removes the run, and breaks connections to it
     profile NAME …      one more profile, by `profile` of the fake engine; `no_profiles` removes all, `drop_profile NAME` one
     error WHICH TEXT | HINT     an attribute of the engine or, for `answer`, of the run
     set NAME VALUE      a constant of a module; `env NAME VALUE`: a variable of the environment
@@ -11,9 +12,9 @@ A story begins with `# ` and a fact; then one step stands on each line. The verb
 
 After it come keys and looks; a look waits for what it says, except those that begin with `without` and `not`:
 
-    press KEYS, type TEXT, at_once KEYS, go_to LINE, double_click SELECTOR X Y, size 60x15, open RUN
+    press KEYS, type TEXT, paste TEXT, at_once KEYS, go_to LINE, double_click SELECTOR X Y, size 60x15, open RUN
     see A | B, gone A, without A | B, count 2 A, at SCREEN, leave SCREEN, not_at SCREEN, focus SELECTOR, focused, cursor RANK, value LINE TEXT
-    known               the app knows the newest of the run
+    known               the app knows the newest of the run; `watched`, `unwatched`: it is subscribed to it, or not any more
     asked REQUEST; REQUEST      what the supervisor was asked for, or `nothing`; `launched NAMES`, `launches COUNT`, `runs NAMES`: of the engine
     saved PROFILE FILE          the profiles that were saved, and where: `new` is a new file; none of them: nothing
     left, parting TEXT  the app ends, and prints this text or nothing
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from engine.core.errors import CheckError, RankdeckError, SupervisorError
@@ -91,6 +93,7 @@ class Teller:
         app = RankdeckApp(self.engine, open_run=None if where == "home" else where, **options)
         left = steps.index("left") if "left" in steps else len(steps)
         width, height = map(int, size.split("x"))
+        self.monkeypatch.chdir(self.engine.folder)  # without a script, whose name a new form would take
         async with app.run_test(notifications=True, size=(width, height)) as pilot:
             for step in steps[on + 1 : left + 1]:
                 await self.step(pilot, app, step)
@@ -128,6 +131,9 @@ class Teller:
                 setattr(
                     self.run if which == "answer" else engine, which, [error] if which == "attach_errors" else error
                 )
+            case "clean_away":
+                del engine.live[RUN]
+                self.run.break_connections()  # type: ignore[union-attr]
             case "set":
                 name, _, constant = words.partition(" ")
                 self.monkeypatch.setattr(name, ast.literal_eval(constant))
@@ -141,6 +147,12 @@ class Teller:
         """What can be so, by the verb that says it."""
         number, _, counted = words.partition(" ")
         saved = texts(words) if words else []
+
+        def text_in(id: str) -> str | None:
+            """What is in a line of the form that has the cursor somewhere."""
+            lines = [row.line.value for row in app.screen.query(FormRow) if row.field.id == id]
+            return lines[0] if lines and app.focused is not None else None
+
         return {
             "asked": lambda: self.run is not None and self.run.asked == requests(words),
             "at": lambda: type(app.screen).__name__ == words,
@@ -158,6 +170,9 @@ class Teller:
             "runs_on": lambda: app.is_running,
             "saved": lambda: [f"{one.name} {path.name if path else 'new'}" for one, path in self.engine.saved] == saved,
             "theme": lambda: app.theme == words,
+            "unwatched": lambda: self.run is not None and not self.run.subscribers,
+            "value": lambda: text_in(number) == counted,
+            "watched": lambda: self.run is not None and bool(self.run.subscribers),
         }
 
     async def step(self, pilot: Pilot[Any], app: RankdeckApp, step: str) -> None:
@@ -177,6 +192,8 @@ class Teller:
                 await pilot.press(*words.split())
             case "type":
                 await pilot.press(*["space" if letter == " " else letter for letter in words])
+            case "paste":  # as a terminal does with bracketed paste
+                app.post_message(events.Paste(value(words)))
             case "at_once":
                 type_at_once(app, *words.split())
             case "go_to":
