@@ -31,6 +31,8 @@ _TRACEBACK = "Traceback (most recent"
 _AGENT_EXCEPTION = late(r"(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:")
 _AGENT_LINE = late(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
 _LOCAL_END = late(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
+_RESTARTS = "attempts left; will restart worker group"  # torchrun
+_GLUED = late(r"(?<=\])(?=\[rank\d{1,5}\]: ?[TE\[])")  # between a bar and what a rank prints behind it
 _LONGEST_TRACEBACK = 200  # longest traceback of torchrun itself, in lines
 
 
@@ -55,6 +57,16 @@ def read_log(text: str) -> list[Witness]:
 def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     """The processes in the logs of one job. `files`: the name of each, the rank that its name tells, and its text, or its beginning and
     its end. Returns every rank in order; then the lines without a rank, as one process for each file or node, if they show a failure."""
+    whole = list(files)
+    if any(_RESTARTS in text for _, _, text in whole):  # the last attempt decides, if it shows a failure
+        newest = _read_attempt([(name, rank, text.rpartition(_RESTARTS)[2]) for name, rank, text in whole])
+        if any(one.failed for one in newest):
+            return newest
+    return _read_attempt(whole)
+
+
+def _read_attempt(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
+    """The processes of one attempt; see `read_logs`."""
     ranks: dict[int, _Process] = {}
     others: dict[str, _Process] = {}
     of_local: dict[int, set[int]] = {}  # the ranks of each local rank, by their tags
@@ -83,13 +95,14 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     witnesses = [_witness(rank, process, launchers) for rank, process in sorted(ranks.items())]
     nobody = [_witness(None, process, launchers, source) for source, process in others.items()]
     if not any(one.failed for one in (*witnesses, *nobody)):  # all that is known is a complaint about another process
-        witnesses = [replace(one, failed=one.status is None and _shows_failure(str(one.output))) for one in witnesses]
+        witnesses = [replace(one, failed=one.status is None and _complains(str(one.output))) for one in witnesses]
     return [*witnesses, *(one for one in nobody if one.failed)]
 
 
 def clean_lines(text: str) -> list[str]:
     """The lines without control sequences; each state of a progress bar is a line."""
     plain = SEQUENCE.sub("", text) if "\x1b" in text or "\x9b" in text else text
+    plain = _GLUED.sub("\n", plain) if "][rank" in plain else plain
     return [line[:MAX_LINE] for line in plain.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n").split("\n")]
 
 
@@ -242,6 +255,9 @@ def _witness(rank: int | None, process: _Process, launchers: str, source: str = 
     shows = process.status not in (None, 0) or bool(all_chains(text, fatal=True)) or find(text[-MAX_TAIL:]) is not None
     if rank is None and not shows:
         shows = _shows_failure(text)
+    elif rank is not None and process.status is None and shows:
+        told = ending(text)  # what it printed before its last progress did not end it
+        shows = bool(told.chain) or not told.advanced or find(told.words) is not None
     return Witness(
         rank=rank,
         output=text,
@@ -265,6 +281,11 @@ def _telling(text: str) -> str:
     if begin < 0 and (found := find(text)):
         begin = text.find(found.line)
     return text[begin : begin + TAIL] if begin >= 0 else tail
+
+
+def _complains(text: str) -> bool:
+    """Whether the last words of a rank, since its last progress, blame another process."""
+    return find(ending(text).words, "consequence", context=text) is not None
 
 
 def _shows_failure(text: str) -> bool:

@@ -73,6 +73,7 @@ class Ending(NamedTuple):
     """The exception that ended it, after the exceptions that it is chained to; empty: no exception ended it."""
     certain: bool  # whether nobody caught it
     went_on: bool  # whether progress follows the last exception: a signal that ended the process has another reason
+    advanced: bool  # whether progress follows all exceptions, also those that were caught
     handled: str  # an earlier exception that the program survived: `KeyError: 'x'`
     words: str  # the lines since the last progress that may say why: without warnings and tracebacks that were handled
     said: str  # the exception in this chain that most likely says why
@@ -90,6 +91,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
     if (bare := _bare(lines, chain[-1].raised_at if chain else -1)) is not None:
         chain = (Traceback(lines=tuple(lines[bare : bare + 1]), message=_bare_message(lines, bare), raised_at=bare),)
     begin = _last_progress(lines, chain[-1].raised_at if chain else len(lines))
+    advanced = begin > (chain[-1].raised_at if chain else -1)
     handled = ""
     if chain and chain[-1].message and not _is_end(lines, chain[-1], begin, by_itself=by_itself):
         handled, chain = exception_line(chain[-1]), ()
@@ -103,6 +105,7 @@ def ending(text: str, *, by_itself: bool = False) -> Ending:
         chain=chain,
         certain=bool(chain) and chain[-1].uncaught and not by_itself,
         went_on=bool(handled) or begin > (chain[-1].raised_at if chain else -1),
+        advanced=advanced,
         handled=handled,
         words=words,
         said=_telling(own).strip() or (found[-1].strip() if found else ""),

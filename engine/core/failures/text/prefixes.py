@@ -20,6 +20,8 @@ _TAGS = late(
     r"|\[[^\],<>\n]{1,120},(?:mpirank:)?(?P<mpi>\d{1,5})(?:,[\w.-]{1,60})?\]<std\w{3}>: ?"  # mpirun --tag-output, SageMaker
     r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
     r"|\((?P<source>[^()\n]{0,120}?(?:\([\w.]{0,80}\)[^()\n]{0,40})?\bpid=\d+[^()\n]{0,80})\) "  # Ray, SkyPilot
+    r"|E\d{4} [\d:.]{8,18} \d+ (?!\S*torch/distributed/elastic/)[\w./-]{1,200}:\d{1,6}\] "  # logging of torch, before each line
+    r"(?=Traceback \(|  |(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b)"
     r"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] "  # vLLM
     r"|\d{4}-\d\d-\d\dT[\d:.]{8,24}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # CRI: Kubernetes' files
 )
@@ -33,7 +35,7 @@ _COMMON = tuple(map(late, (
     r"(?i:rank|r)[ :=_#-]{0,2}(?P<rank>\d{1,5})(?:/\d{1,5})? ?[:|>] ?",  # rank1:, R1 |
     r" {0,4}(?P<label>\d{1,5}): ",  # srun --label
     r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S{8,30}) [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d+\])?: ",  # journald, syslog
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?[ \t](?:\|[ \t])?",
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?:?[ \t](?:\|[ \t])?",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?[ \t]",
     r"\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?[ \t]{1,9}(?:[\w.-]{1,60}: )?(?:- )?",  # logging
     r"\[pod/(?P<name>[^\]\n]{1,120})\] ?",  # kubectl logs --prefix

@@ -54,7 +54,7 @@ _WRAPPED = late(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
 EXCEPTION = late(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
 _NATIVE_FRAME = late(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
 _NO_MESSAGE = late(
-    r"$|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
+    r"$|Error in atexit\.|Traceback \(most recent|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
     r"|[IWEF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d[ T]|srun: |slurmstepd: |pdsh@|=>> |wandb: |make(?:\[\d+\])?: |(?:mpirun|prterun|mpiexec)\b"
     r"|(?:INFO|WARNING|ERROR|CRITICAL|DEBUG)[: ]|(?:Killed|Terminated|Aborted|Segmentation fault)\b|\S{1,80} exited with code \d+$"
 )

@@ -67,7 +67,8 @@ class _Metrics:
         self.held_out = line.held_out  # whether the number being read is of held-out data
         self.held_out_spans = [found.span() for found in P.held_out_object.finditer(line.text)]
         if label := P.held_out_label.search(line.text):
-            self.held_out_spans.append((label.end() - 1, len(line.text)))
+            training = line.lower.find("train", label.end())
+            self.held_out_spans.append((label.end() - 1, training if training > 0 else len(line.text)))
         self.is_known = False  # a metric or a count was found that makes the line a report
 
     def take(self) -> None:
@@ -128,7 +129,8 @@ class _Metrics:
             case "part":
                 if self.part is None and not self.held_out:
                     self.part, self.part_name = Value("loss", place, self._multiple(field)), key
-                self._add("other", key, place, self._multiple(field))
+                is_report = field.signed and self._looks_measured(field)
+                self._add("known" if is_report else "other", key, place, self._multiple(field))
             case "lr" | "grad_norm":
                 self._add("known", key, place, self._multiple(field))
             case "rate":
