@@ -125,6 +125,9 @@ class LineCounts:
                     self.used.add(field.number)
                 continue
             meaning = meaning_of(field.name, "", self.names)
+            if meaning.role in ("step", "epoch") and P.of_best.search(self.text, 0, field.begin):
+                self.used.add(field.number)  # `best loss 0.41 @ epoch 7`
+                continue
             if field.total is not None and P.epoch_behind.match(self.text, field.end):
                 self._set_epoch(field)
                 self.used.add(field.number)

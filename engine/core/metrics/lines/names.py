@@ -77,7 +77,10 @@ def _meaning(name: str, lower: str, unit: str) -> Meaning:
     last = words[-1]
     if loss := _loss(bare, words, unit):
         return Meaning(loss, _key(name))
-    if step := _step(bare, words):
+    step = _step(bare, words)
+    if step is None and " " not in name and (snake := P.camel.sub("_", name).lower()) != lower:
+        step = _step(snake, snake.split("_"))  # `globalStep`
+    if step:
         return Meaning(step, last)
     if last in ("lr", "learning_rate") or words[-2:] == ["learning", "rate"]:
         is_own = last != "lr" or bare == "lr" or bare.endswith((" lr", "train/lr", "train_lr"))
