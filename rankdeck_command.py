@@ -46,6 +46,10 @@ def _program(words: list[str]) -> Callable[[], int]:
         from engine.commands.in_job import main as run_in_job
 
         return partial(run_in_job, words[1])
+    if words[:1] == ["start-queued"] and len(words) < 3:
+        from engine.client.sweeps.starter import main as start_queued
+
+        return partial(start_queued, *words[1:])
     if words[:1] in (["run"], ["launch"]) and "--help" not in words:
         from engine.client.early import start_early
 

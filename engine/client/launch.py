@@ -42,6 +42,7 @@ def begin_launch(
     *,
     cold: bool = False,
     swept: Swept | None = None,
+    run: str = "",
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
     """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a run, so that ranks start sooner.
@@ -50,6 +51,7 @@ def begin_launch(
         places: Places of its keys, for errors.
         cold: without the template of the user.
         swept: its place in a sweep.
+        run: its id; empty: a new one.
         own_standby: gives the caller's, once the plan is made.
 
     Raises:
@@ -66,7 +68,7 @@ def begin_launch(
             return Begun(again, plan, is_supervised=False)
     if cold:
         plan = msgspec.structs.replace(plan, linger=0.0)
-    paths = new_run(profile.name)
+    paths = new_run(profile.name, run)
     try:
         replace_file(paths.profile, text)
         replace_file(paths.plan, msgspec.json.encode(plan))

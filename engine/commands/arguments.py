@@ -138,6 +138,9 @@ SECRETS = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
 COLD = click.option("--cold", is_flag=True, help="Use no template of an earlier launch, and leave none.")
+AFTER = click.option(
+    "--after", metavar="RUN", type=RunName(), help="Put it into the queue, and start it once RUN has ended."
+)
 TRUST = click.option(
     "--trust", "trusts", is_flag=True, help="Trust the profile with this content: programs that it names may run."
 )

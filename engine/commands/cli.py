@@ -18,6 +18,7 @@ from engine.commands.output import complain
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.planning.profiles import find_profile, list_profiles
 from engine.runs.listing import find_run
+from engine.runs.queue.file import wake_starter
 from engine.runs.settings import read_settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _COMMANDS = {
     "importing": "import",
     "launching": "launch",
     "nodes": "nodes",
+    "queue": "queue",
     "profiles": "backends bench check env metrics plan profiles",
     "program": "new run",
     "recipes": "recipes",
@@ -114,6 +116,8 @@ def open_app(
     from engine.client.engine import LocalEngine, ReadOnlyEngine
     from tui.start import run
 
+    if not look["read_only"]:
+        wake_starter(waits=False)
     engine = engine or (ReadOnlyEngine() if look["read_only"] else LocalEngine())
     return run(engine, settings, open_run=open_run, open_profile=open_profile, browser=browser, **look)
 
@@ -203,6 +207,8 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     try:
         result = cli.main(prog_name="rankdeck", standalone_mode=False)
+        if not READERS.intersection(sys.argv[1:2]) and not {"--read-only", "--help"} & {*sys.argv}:
+            wake_starter(waits=False)
         return result if isinstance(result, int) else 0
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130

@@ -10,12 +10,13 @@ import msgspec
 from engine.client.early import end_early
 from engine.client.launch import begin_launch, profile_text
 from engine.client.starting import start_supervisor
-from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
+from engine.commands.arguments import AFTER, COLD, DETACH, JSON, PROFILE, SET, TRUST, permit_to_run, read_given
 from engine.commands.output import narrate, warn
 from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import QUIET
+from engine.runs.listing import find_run
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_summary
 from engine.runs.settings import read_settings
@@ -28,6 +29,7 @@ END_PERIOD = 1.0  # seconds between two looks whether a run has ended, by its fi
 @SET
 @TRUST
 @DETACH
+@AFTER
 @COLD
 @JSON
 @click.pass_context
@@ -38,6 +40,7 @@ def launch(
     overrides: tuple[str, ...],
     trusts: bool,
     detach: bool,
+    after: str | None,
     cold: bool,
     as_json: bool,
 ) -> None:
@@ -48,6 +51,8 @@ def launch(
     """
     given = read_given(profile, overrides)
     permit_to_run(given, trusts=trusts)
+    if after is not None:
+        ctx.exit(launch_later(given.profile, given.places, after, cold=cold, as_json=as_json))
     ctx.exit(follow_launch(given.profile, given.places, detach=detach, cold=cold, as_json=as_json))
 
 
@@ -101,6 +106,18 @@ def follow_launch(
     finally:
         if rank_input is not None:
             rank_input.close()
+
+
+def launch_later(profile: Profile, places: Places, after: str, *, cold: bool, as_json: bool) -> int:
+    """Puts a run into the queue, which starts once another run has ended. Returns the exit status. `after`: the other run."""
+    from engine.client.sweeps.enqueue import enqueue, entry_of  # other launches need no queue
+
+    end_early()
+    entry = entry_of(profile, places, after=find_run(after).run, cold=cold)
+    number = enqueue([entry]).last
+    click.echo(msgspec.json.encode({"entry": number}).decode() if as_json else str(number))
+    narrate(f"entry {number} of the queue starts once {entry.after} has ended; rankdeck queue shows it")
+    return 0
 
 
 def _wait_for_task(claimed: Path, *, detach: bool) -> int:

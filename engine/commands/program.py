@@ -10,8 +10,19 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.client.engine import LocalEngine
-from engine.commands.arguments import COLD, DETACH, JSON, SET, TRUST, ProfileName, RecipeName, permit_to_run, read_given
-from engine.commands.launching import follow_launch
+from engine.commands.arguments import (
+    AFTER,
+    COLD,
+    DETACH,
+    JSON,
+    SET,
+    TRUST,
+    ProfileName,
+    RecipeName,
+    permit_to_run,
+    read_given,
+)
+from engine.commands.launching import follow_launch, launch_later
 from engine.commands.output import print_line
 from engine.core.arguments.argument import Argument
 from engine.core.arguments.recipe import help_asked_for
@@ -129,6 +140,7 @@ def _with_program(command: _Command) -> _Command:
     "--stdin", is_flag=True, help="Pass standard input on to the only rank, for input(), breakpoint() and pdb."
 )
 @DETACH
+@AFTER
 @COLD
 @JSON
 @click.pass_context
@@ -141,6 +153,7 @@ def run(
     save: str | None,
     stdin: bool,
     detach: bool,
+    after: str | None,
     cold: bool,
     as_json: bool,
     **wanted: Any,
@@ -152,13 +165,15 @@ def run(
     otherwise. The exit status, Ctrl-C and the rest are as for rankdeck launch.
     """
     _help_with_recipe(ctx)
-    if stdin and (detach or wanted["ranks"] != 1 or wanted["nodes"] is not None):
-        hint = "rankdeck run -n 1 --stdin, without --detach and --nodes"
+    if stdin and (detach or after is not None or wanted["ranks"] != 1 or wanted["nodes"] is not None):
+        hint = "rankdeck run -n 1 --stdin, without --detach, --after and --nodes"
         raise UsageError("--stdin is for one rank that is followed", hint=hint)
     on_failure = "stop" if base is None else None  # nobody has chosen to look after it
     profile, places = make_profile(Wanted(name=save, on_failure=on_failure, **wanted), _base(base, trusts=trusts))
     if save is not None:
         save_new(profile, places, LAUNCHED, "--save")
+    if after is not None:
+        ctx.exit(launch_later(profile, places, after, cold=cold, as_json=as_json))
     ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json, stdin=stdin))
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from engine.client.launch import begin_launch
-from engine.client.starting import start_supervisor
+from engine.client.sweeps.enqueue import enqueue, entry_of_point
 from engine.client.sweeps.points import Point, Wanted, planned
 from engine.commands.arguments import JSON, PROFILE, SET, TRUST, permit_to_look, permit_to_run, read_given
 from engine.commands.output import narrate, print_json, print_line, print_table
@@ -18,10 +17,12 @@ from engine.core.errors import UsageError
 from engine.core.plan.secrets import shown_words
 from engine.core.run.state import ENDED_WORDS
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
-from engine.runs.listing import new_name, summarise
-from engine.runs.paths import RunPaths
+from engine.core.views.view import RunSummary
+from engine.core.words import count
+from engine.runs.listing import new_name, summaries
+from engine.runs.queue.file import read_queue, wake_starter
 
-END_PERIOD = 0.5  # seconds between two looks whether runs have ended
+LOOK_PERIOD = 1.0  # seconds between two looks whether runs have started or ended
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -38,6 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 @click.option("--dry-run", "--plan", "only_plan", is_flag=True, help="Show what would run; start nothing.")
 @SET
 @TRUST
+@click.option("--detach", "-d", is_flag=True, help="Print the name of the sweep and return.")
 @JSON
 @click.pass_context
 def sweep(
@@ -53,12 +55,13 @@ def sweep(
     only_plan: bool,
     overrides: tuple[str, ...],
     trusts: bool,
+    detach: bool,
     as_json: bool,
 ) -> None:
     """Run a profile with each combination of values: a grid, or --random N of it.
 
     --arg sets --lr X, --lr=X or lr=X, as the profile's arguments have it. Everything is checked before the first run starts. Each run is an
-    ordinary run. The exit status is 1 if one of them did not succeed.
+    ordinary run; those that wait are in the queue, and start without this command too. The exit status is 1 if one did not succeed.
     """
     if name is not None and not _NAME.fullmatch(name):
         hint = "letters, digits, dot, dash and underscore, at most 64"
@@ -76,7 +79,18 @@ def sweep(
     if only_plan:
         _show(points, seed, as_json=as_json)
         return
-    ctx.exit(_run(points, parallel, as_json=as_json))
+    before = {one.run for one in runs_of(wanted.name)}
+    enqueue([entry_of_point(point, parallel) for point in points])
+    drawn = "" if seed is None else f", drawn with --seed {seed}"
+    narrate(f"{wanted.name}: {count(len(points), 'run')}{drawn}; rankdeck queue shows those that wait")
+    if detach:
+        print_line(msgspec.json.encode({"sweep": wanted.name}).decode() if as_json else wanted.name)
+        return
+    try:
+        ctx.exit(_follow(wanted.name, len(points), before, as_json=as_json))
+    except KeyboardInterrupt:
+        narrate(f"{wanted.name} goes on; rankdeck queue cancel {wanted.name} removes what waits")
+        ctx.exit(130)
 
 
 def _show(points: list[Point], seed: int | None, *, as_json: bool) -> None:
@@ -102,28 +116,32 @@ def _data(point: Point) -> dict[str, Any]:
     return own | {"ranks": plan.world_size, "backend": plan.backend.name, "args": args}
 
 
-def _run(points: list[Point], parallel: int, *, as_json: bool) -> int:
-    """Runs all points, some at once. Returns the exit status."""
-    waiting, active, failed = list(points), dict[str, RunPaths](), 0
-    first = points[0].swept
-    narrate(f"{first.sweep}: {first.runs} runs" + ("" if first.seed is None else f", drawn with --seed {first.seed}"))
-    try:
-        while waiting or active:
-            for run, paths in list(active.items()):
-                if (state := summarise(paths).state) in ENDED_WORDS or state == "unreadable":
-                    del active[run]
-                    failed += state != "succeeded"
-                    narrate(f"{run} {state}")
-            while waiting and len(active) < parallel:
-                point = waiting.pop(0)
-                paths = begin_launch(point.profile, point.places, swept=point.swept).paths
-                start_supervisor(paths)
-                active[paths.run] = paths
-                told = msgspec.json.encode({"run": paths.run, "values": point.swept.values}).decode()
-                print_line(told if as_json else f"{paths.run}  {point.swept.words}")
-            time.sleep(END_PERIOD)
-    except KeyboardInterrupt:
-        left = f"; {len(waiting)} were not started" if waiting else ""
-        narrate(f"{len(active)} runs go on{left}")
-        return 130
-    return int(failed > 0)
+def _follow(sweep: str, runs: int, before: set[str], *, as_json: bool) -> int:
+    """Prints which runs start and end, until all have. Returns the exit status. `runs`: how many there are. `before`: earlier runs of this name."""
+    states: dict[str, str] = {}
+    while True:
+        entries = [one for one in read_queue().entries if one.sweep == sweep and one.state in ("queued", "starting")]
+        for one in runs_of(sweep):
+            if one.run not in {*before, *states} and one.swept is not None:
+                told = msgspec.json.encode({"run": one.run, "values": one.swept.values}).decode()
+                print_line(told if as_json else f"{one.run}  {one.swept.words}")
+            if one.run not in before and states.get(one.run) != one.state:
+                states[one.run] = one.state
+                if one.state in ENDED_WORDS:
+                    narrate(f"{one.run} {one.state}")
+        is_over = all(state in ENDED_WORDS for state in states.values())
+        if is_over and not entries:
+            break
+        if is_over:  # nothing active would start the next
+            wake_starter(waits=False)
+        time.sleep(LOOK_PERIOD)
+    for entry in read_queue().entries:
+        if entry.sweep == sweep and entry.swept is not None:
+            narrate(f"entry {entry.number} of the queue is {entry.state}: {entry.reason or entry.swept.words}")
+    return int(list(states.values()).count("succeeded") < runs)
+
+
+def runs_of(sweep: str) -> list[RunSummary]:
+    """The runs of a sweep that have begun, in their order."""
+    own = [one for one in summaries() if one.swept is not None and one.swept.sweep == sweep]
+    return sorted(own, key=lambda one: one.launched_at)

@@ -95,15 +95,17 @@ def new_name(name: str) -> str:
     return f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(4))}"
 
 
-def new_run(name: str) -> RunPaths:
-    """Makes the folder of a new run; its id is the profile's name and four letters."""
+def new_run(name: str, run: str = "") -> RunPaths:
+    """Makes the folder of a new run; its id is the profile's name and four letters, unless `run` is the id."""
     try:
         folder = private_folder(runs_folder())
         while True:
-            paths = RunPaths(folder / new_name(name))
+            paths = RunPaths(folder / (run or new_name(name)))
             try:
                 paths.folder.mkdir(mode=0o700)
             except FileExistsError:
+                if run:
+                    raise
                 continue
             try:
                 _ = paths.socket

@@ -31,6 +31,7 @@ from engine.runs.ends.shared_memory import sweep_shared_memory
 from engine.runs.ends.tidying import remove_needless
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
+from engine.runs.queue.file import wake_starter
 from engine.runs.record import read_plan, runtime_files, write_summary
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
@@ -162,6 +163,8 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
     guard.release()
     with _goes_on():
         remove_needless(paths)
+    with _goes_on():
+        wake_starter(waits=True)
 
 
 async def stand_by(paths: RunPaths) -> None:

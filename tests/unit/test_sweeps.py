@@ -1,16 +1,22 @@
-"""Sweeps: what they set, and which points of a grid they run."""
+"""Sweeps: what they set, which points of a grid they run, and what of the queue may start."""
 
 import random
 import shlex
+from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.core.arguments.script import read_arguments
 from engine.core.arguments.setting import SettingError, with_argument
 from engine.core.errors import UsageError
+from engine.core.plan.plan import Swept
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
+from engine.core.sweeps.queue import ALL, Active, Entry, Needs, Place, Queue, waits
 
 SCRIPT = """
 parser = argparse.ArgumentParser()
@@ -128,3 +134,68 @@ def test_a_draw_has_no_point_twice_and_is_the_same_for_a_seed(sizes: list[int], 
     assert len({*drawn}) == number
     assert drawn == grid(axes, number, random.Random(seed).sample)
     assert all(value in axis.values for point in drawn for axis, value in zip(axes, point, strict=True))
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+ONE = Needs(ranks=1)
+
+
+def entry(number: int, needs: Needs = ONE, **facts: Any) -> Entry:
+    return Entry(number=number, name="job", profile="", place="here", needs=needs, **facts)
+
+
+def active(run: str, needs: Needs = ONE, sweep: str = "") -> Active:
+    return Active(run=run, needs=needs, sweep=sweep)
+
+
+def swept(sweep: str = "s") -> Swept:
+    return Swept(sweep=sweep, values={}, number=1, runs=1)
+
+
+def reasons(entries: Sequence[Entry], used: Sequence[Active] = (), cores: int = 4) -> list[str]:
+    queue = Queue(last=len(entries), entries=tuple(entries))
+    return [waits(queue, used, cores).get(one.number, "not asked") for one in entries]
+
+
+def test_an_entry_waits_for_cores_gpus_and_nodes_that_others_have() -> None:
+    two, all_gpus = Needs(ranks=2), Needs(ranks=1, gpus=(ALL,))
+    assert reasons([entry(1, two), entry(2, two), entry(3)]) == ["", "", "4 of 4 cores taken"]
+    assert reasons([entry(1, Needs(ranks=9))]) == [""]
+    assert reasons([entry(1, Needs(ranks=9))], [active("a")]) == ["1 of 4 cores taken"]
+    assert reasons([entry(1, all_gpus)], [active("a", all_gpus)]) == ["GPUs are taken"]
+    chosen = [Needs(ranks=1, gpus=gpus) for gpus in (("0",), ("1", "2"), ("2",))]
+    both = [entry(1, chosen[1]), entry(2, chosen[2])]
+    assert reasons(both, [active("a", chosen[0])]) == ["", "GPUs are taken"]
+    assert reasons([entry(1, chosen[0])], [active("a", all_gpus)]) == ["GPUs are taken"]
+    far = Needs(nodes=("n1", "n2"))
+    assert reasons([entry(1, far)], [active("a", Needs(nodes=("n2",)))]) == ["n2 is taken"]
+    assert reasons([entry(1, far)], [active("a", Needs(ranks=4))]) == [""]
+
+
+def test_an_entry_that_waits_for_cores_is_not_overtaken() -> None:
+    large, small = entry(1, Needs(ranks=4)), entry(2)
+    assert reasons([large, small], [active("a")]) == ["1 of 4 cores taken", "5 of 4 cores taken"]
+    for state in ("held", "failed"):
+        assert reasons([replace(large, state=state), small], [active("a")]) == ["not asked", ""]
+    assert reasons([replace(large, after="a"), small], [active("a")]) == ["a has not ended", ""]
+
+
+def test_a_sweep_has_as_many_runs_at_once_as_was_said() -> None:
+    own = [entry(number, swept=swept(), parallel=2) for number in range(1, 4)]
+    assert reasons(own) == ["", "", "2 runs of s at once"]
+    assert reasons(own, [active("a", sweep="s")])[1:] == ["2 runs of s at once"] * 2
+    starting = replace(own[0], state="starting", run="a")
+    assert reasons([starting, *own[1:]], [active("a", sweep="s")]) == ["not asked", "", "2 runs of s at once"]
+
+
+def test_the_queue_numbers_moves_and_removes_entries() -> None:
+    place = Place(folder=b"/", environment=(b"A=\xff",))
+    queue = Queue(last=6).added([entry(0), entry(0), entry(0)], place)
+    assert [one.number for one in queue.entries] == [7, 8, 9]
+    assert [one.number for one in queue.moved(9, 1).entries] == [9, 7, 8]
+    assert [one.number for one in queue.moved(7, 99).entries] == [8, 9, 7]
+    assert msgspec.json.decode(msgspec.json.encode(queue), type=Queue) == queue
+    assert queue.without(7, 8).places == {"here": place}
+    assert queue.without(7, 8, 9) == Queue(last=9)

@@ -54,7 +54,7 @@ def planned(profile: Profile, places: Places, wanted: Wanted, permit: Permit) ->
     Raises:
         RankdeckError: a point could not be launched.
     """
-    profile = _unattended(profile, places)
+    profile = unattended(profile, places)
     found, declared = [], _declared(profile)
     for number, values in enumerate(wanted.points, 1):
         one, its_places = _varied(profile, places, list(zip(wanted.axes, values, strict=True)), declared)
@@ -71,7 +71,7 @@ def planned(profile: Profile, places: Places, wanted: Wanted, permit: Permit) ->
     return found
 
 
-def _unattended(profile: Profile, places: Places) -> Profile:
+def unattended(profile: Profile, places: Places) -> Profile:
     """The profile whose failed runs end, unless it says that they hold: nobody may be there to look after them."""
     key = ("launch", "on_failure")
     if profile.launch.on_failure != "hold" or key in places.lines or key in places.overridden:

@@ -1,0 +1,147 @@
+"""Starts runs of the queue, one after the other. One process at a time does so: it holds a lock, which the process that launches inherits.
+
+Whoever gets the lock knows that the starter of an entry that is `starting` is dead. Its run has begun, or it is started again with the same id.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+from msgspec.structs import replace
+
+from engine.client.launch import begin_launch
+from engine.client.starting import start_supervisor
+from engine.core.errors import RankdeckError, SupervisorError
+from engine.core.plan.document.reading import parse_with_places
+from engine.core.run.state import ENDED_WORDS
+from engine.core.sweeps.queue import MOST_TRIES, Active, Entry, Needs, Queue, needs_of, waits
+from engine.core.views.view import RunSummary
+from engine.installed import COMMAND
+from engine.linux.locks import is_locked
+from engine.planning.recipes import choices
+from engine.runs.listing import LAUNCH_TIME, new_name, summaries
+from engine.runs.lock import is_taken
+from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.queue.file import change_queue, queue_file, read_queue
+from engine.runs.record import read_plan
+from engine.runs.replay import has_begun
+
+
+def main(word: str = "") -> int:
+    """Entry point: `start-queued` starts what may start; with `wait`, it waits for another process that does so; with a number, it launches that
+    entry. Returns the exit status."""
+    if word.isdecimal():
+        return _launch(int(word))
+    with open(queue_file().with_suffix(".starter"), "ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if word == "wait" else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return 0
+        while (claimed := _claim()) is not None:
+            _start(claimed, lock.fileno())
+    return 0
+
+
+def _claim() -> tuple[Entry, Queue] | None:
+    """The next entry, which is `starting` now; None: nothing may start."""
+    found: list[Entry] = []
+
+    def claim(queue: Queue) -> Queue:
+        for one in queue.entries:
+            if (
+                one.state == "starting"
+                and has_begun(paths := RunPaths(runs_folder() / one.run))
+                and paths.plan.exists()
+            ):
+                queue = queue.without(one.number)
+        entry = next((one for one in queue.entries if one.state == "starting"), None)
+        if entry is None:
+            free = waits(queue, active_runs(), cores())
+            entry = next((one for one in queue.entries if free.get(one.number) == ""), None)
+        if entry is None:
+            return queue
+        while not entry.run or (entry.state == "queued" and (runs_folder() / entry.run).exists()):
+            entry = replace(entry, run=new_name(entry.name))
+        found.append(replace(entry, state="starting", tries=entry.tries + 1))
+        return queue.changed(found[0])
+
+    queue = change_queue(claim)
+    return (found[0], queue) if found else None
+
+
+def _start(claimed: tuple[Entry, Queue], lock: int) -> None:
+    """Launches an entry in its own folder and environment. If that process is killed, the entry stays `starting`, and the next look finds it."""
+    entry, queue = claimed
+    place = queue.places[entry.place]
+    argv = [sys.executable, "-P", str(COMMAND), "start-queued", str(entry.number)]
+    environment = dict(one.partition(b"=")[::2] for one in place.environment)
+    try:
+        done = subprocess.run(
+            argv, env=environment, cwd=place.folder, pass_fds=[lock], capture_output=True, check=False
+        )
+        said, is_killed = done.stdout.decode(errors="replace").strip(), done.returncode < 0
+    except OSError as error:  # the folder was removed
+        said, is_killed = f"{error.strerror}: {os.fsdecode(place.folder)}", False
+    if is_killed and entry.tries < MOST_TRIES:
+        return
+    if not is_killed and not said:
+        change_queue(lambda now: now.without(entry.number))
+        return
+    reason = said or f"its start was killed {entry.tries} times"
+    change_queue(lambda now: now.changed(replace(entry, state="failed", run="", reason=reason)))
+
+
+def _launch(number: int) -> int:
+    """Launches an entry. Prints why that failed. Returns the exit status."""
+    entry = read_queue().find(number)
+    if entry is None or entry.state != "starting":
+        return 0
+    paths = RunPaths(runs_folder() / entry.run)
+    try:
+        if not paths.plan.exists():  # else a starter has died behind that
+            shutil.rmtree(paths.folder, ignore_errors=True)
+            profile, places = parse_with_places(entry.profile, file=f"entry {number} of the queue", choices=choices())
+            begin_launch(profile, places, cold=entry.cold, swept=entry.swept, run=entry.run)
+        try:
+            start_supervisor(paths)
+        except SupervisorError:
+            if not (is_taken(paths) or has_begun(paths)):  # it has one, which a starter that has died has started
+                raise
+    except (RankdeckError, OSError) as error:
+        print(str(error).replace("\n", "; "))  # noqa: T201
+    return 0
+
+
+def cores() -> int:
+    """Cores that ranks on this machine may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def active_runs() -> list[Active]:
+    """The runs of this user that have not ended, and what they have for themselves."""
+    found = []
+    for summary in summaries():
+        if summary.state not in ENDED_WORDS and _has_processes(paths := RunPaths(runs_folder() / summary.run), summary):
+            needs = Needs()
+            with contextlib.suppress(SupervisorError):
+                needs = needs_of(read_plan(paths), is_here=summary.host == socket.gethostname())
+            sweep = summary.swept.sweep if summary.swept is not None else ""
+            found.append(Active(run=summary.run, needs=needs, sweep=sweep))
+    return found
+
+
+def _has_processes(paths: RunPaths, summary: RunSummary) -> bool:
+    """Whether a run that has not ended goes on: its supervisor answers, or its agent waits for another; a restart of the machine leaves neither. A lock
+    that is tried might be missing to a process that starts, so those of a new run are left alone."""
+    if summary.reachable or summary.elsewhere or time.time() - summary.launched_at < LAUNCH_TIME:
+        return True
+    for lock in paths.nodes.glob("*/agent.lock"):
+        with contextlib.suppress(OSError):
+            if is_locked(lock):
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""The file of the queue, and the process that starts its runs."""

@@ -1,0 +1,134 @@
+"""The queue: runs that wait for others, and what starts them when processes are killed."""
+
+import json
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from engine.core.sweeps.queue import Queue
+from engine.runs.paths import runs_folder
+from engine.runs.queue.file import change_queue, queue_file, read_queue
+from tests.support import Deck, check_err, kill_hard, processes_with, wait_until
+
+NOTE = """
+import os, sys
+with open("starts", "a") as file:
+    file.write(os.environ["RANK"] + sys.argv[-1] + "\\n")
+"""
+WAIT = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n"
+
+
+def starts(work: Path) -> Counter[str]:
+    return Counter((work / "starts").read_text().split()) if (work / "starts").exists() else Counter()
+
+
+def all_have_ended(rankdeck: Deck, runs: int) -> bool:
+    listed = json.loads(rankdeck("runs", "--json").stdout)
+    return len(listed) == runs and all(run["state"] == "succeeded" for run in listed)
+
+
+def test_a_run_starts_once_another_has_ended_without_a_command(rankdeck, write_script, work, monkeypatch):
+    write_script("wait.py", WAIT)
+    write_script("note.py", NOTE)
+    first = rankdeck("run", "-n", "1", "--detach", "wait.py").stdout.strip()
+    monkeypatch.setenv("COLOUR", "light")
+    queued = rankdeck("run", "-n", "1", "--json", "--after", first, "note.py", "a")
+    assert json.loads(queued.stdout) == {"entry": 1}
+    for word in ("b", "c"):
+        assert rankdeck("run", "-n", "1", "--after", first, "note.py", word).returncode == 0
+    assert rankdeck("queue", "hold", "2").returncode == 0
+    assert rankdeck("queue", "move", "3", "1").returncode == 0
+    listed = json.loads(rankdeck("queue", "--json").stdout)
+    assert [(one["number"], one["state"], one["reason"]) for one in listed] == [
+        (3, "queued", f"{first} has not ended"),
+        (1, "queued", f"{first} has not ended"),
+        (2, "held", ""),
+    ]
+    assert not starts(work)
+    (work / "go").touch()
+    wait_until(lambda: starts(work) == Counter(["0c", "0a"]))
+    check_err(rankdeck("queue", "cancel", "2"), 2, "add --yes")
+    check_err(rankdeck("queue", "hold", "7"), 2, "entry '7' is not in the queue")
+    assert rankdeck("queue", "release", "2").returncode == 0
+    wait_until(lambda: starts(work)["0b"])
+    wait_until(lambda: not queue_file().exists())
+    wait_until(lambda: all_have_ended(rankdeck, 4))
+
+
+def test_an_entry_that_can_not_start_says_why_and_the_next_one_starts(rankdeck, write_script, write_profile, work):
+    script = write_script("gone.py", NOTE)
+    write_script("note.py", NOTE)
+    held = rankdeck("run", "-n", "1", "--detach", write_script("wait.py", WAIT)).stdout.strip()
+    for name in ("gone.py", "note.py", "note.py"):
+        assert rankdeck("run", "-n", "1", "--after", held, name, "x").returncode == 0
+    assert rankdeck("queue", "cancel", "3", "--yes").returncode == 0
+    script.unlink()
+    (work / "go").touch()
+    wait_until(lambda: starts(work) == Counter(["0x"]))
+    wait_until(lambda: len(read_queue().entries) == 1)
+    shown = rankdeck("queue").stdout
+    assert "failed" in shown
+    assert "gone.py does not exist" in shown
+    assert rankdeck("queue", "cancel", "1", "--yes").returncode == 0
+    wait_until(lambda: all_have_ended(rankdeck, 2))
+
+
+def starters(rankdeck: Deck) -> list[int]:
+    return [one.pid for one in processes_with("RANKDECK_HOME", str(rankdeck.home)) if "start-queued" in one.command]
+
+
+def test_a_start_that_was_cut_off_is_finished_and_none_happens_twice(rankdeck, write_script, work):
+    write_script("note.py", NOTE)
+    done = rankdeck("run", "-n", "1", "--detach", "note.py", "planned").stdout.strip()
+    rankdeck.wait_state(done, "succeeded")
+    (work / "starts").unlink()
+    blocker = rankdeck("run", "-n", "1", "--detach", write_script("wait.py", WAIT)).stdout.strip()
+    for word in ("begun", "none", "empty", "planned"):
+        assert rankdeck("run", "-n", "1", "--after", blocker, "note.py", word).returncode == 0
+    wait_until(lambda: not starters(rankdeck))
+    names = (done, "note-aaaa", "note-bbbb", "note-cccc")
+    (runs_folder() / "note-bbbb").mkdir()
+    (runs_folder() / "note-cccc").mkdir()
+    for name in ("plan.json", "profile.toml"):
+        shutil.copy(runs_folder() / done / name, runs_folder() / "note-cccc")
+
+    def claim(queue: Queue) -> Queue:
+        claimed = (replace(one, state="starting", run=run) for one, run in zip(queue.entries, names, strict=True))
+        return replace(queue, entries=tuple(claimed))
+
+    change_queue(claim)
+    check_err(rankdeck("queue", "cancel", "2", "--yes"), 2, "entry '2' starts now", "rankdeck stop note-aaaa")
+    assert rankdeck("queue").returncode == 0
+    wait_until(lambda: not queue_file().exists())
+    (work / "go").touch()
+    wait_until(lambda: all_have_ended(rankdeck, 5))
+    assert starts(work) == Counter(["0none", "0empty", "0planned"])
+
+
+def test_twenty_runs_all_start_once_whenever_starters_are_killed(rankdeck, write_script, write_profile, work):
+    profile = write_profile(write_script("note.py", NOTE))
+    values = [str(number) for number in range(20)]
+    done = rankdeck("sweep", profile, "--arg", f"x={','.join(values)}", "--parallel", "2", "--detach")
+    assert done.returncode == 0, done.stderr
+    chance = random.Random(os.getpid())
+    killed = 0
+
+    def is_over() -> bool:
+        nonlocal killed
+        time.sleep(chance.uniform(0, 0.5))
+        for pid in starters(rankdeck)[: chance.randrange(3)]:
+            kill_hard(pid)
+            killed += 1
+        if not rankdeck.processes():  # nothing is left that would start the next one
+            assert rankdeck("queue").returncode == 0
+        return not queue_file().exists()
+
+    wait_until(is_over, 120)
+    wait_until(lambda: all_have_ended(rankdeck, 20))
+    assert starts(work) == Counter(f"0{value}" for value in values)
+    assert killed
