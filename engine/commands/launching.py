@@ -16,6 +16,8 @@ from engine.core.plan.document.places import Places
 from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.settings import QUIET
+from engine.gate import LAUNCHED
+from engine.planning.make import make_plan
 from engine.runs.listing import find_run
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_summary
@@ -111,9 +113,11 @@ def follow_launch(
 def launch_later(profile: Profile, places: Places, after: str, *, cold: bool, as_json: bool) -> int:
     """Puts a run into the queue, which starts once another run has ended. Returns the exit status. `after`: the other run."""
     from engine.client.sweeps.enqueue import enqueue, entry_of  # other launches need no queue
+    from engine.client.sweeps.points import unattended
 
     end_early()
-    entry = entry_of(profile, places, after=find_run(after).run, cold=cold)
+    profile = unattended(profile, places)
+    entry = entry_of(profile, make_plan(profile, LAUNCHED, places=places), after=find_run(after).run, cold=cold)
     number = enqueue([entry]).last
     click.echo(msgspec.json.encode({"entry": number}).decode() if as_json else str(number))
     narrate(f"entry {number} of the queue starts once {entry.after} has ended; rankdeck queue shows it")

@@ -254,21 +254,31 @@ def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> No
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--sweep", metavar="NAME", help="Only runs of this sweep, with their values, best first.")
 @click.option(
-    "--sort", "key", default="launched", show_default=True, metavar="KEY", help="What to sort by, also a metric."
+    "--sort", "key", metavar="KEY", help="What to sort by, also a metric; default: launched, or best with --sweep."
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with --sweep.")
 @JSON
-def runs(words: tuple[str, ...], *, key: str, reverse: bool, limit: int | None, as_json: bool) -> None:
+def runs(words: tuple[str, ...], *, sweep: str | None, key: str | None, as_csv: bool, **wanted: Any) -> None:
     """List the history: date, duration, final values, what differs from the run before, and size on disk.
 
     WORDs filter: each must occur in a run's id, state, backend, reason, changed settings or note; '!WORD' must not.
-    KEY is launched, ended, duration, name, state, step, size, starred, or a metric, whose lowest value comes first.
+    KEY is launched, ended, duration, name, state, step, size, starred, or a metric, whose lowest value comes first. With --sweep it may be a varied
+    setting, and a metric is shown with its last and its best value: the lowest of a loss or error, the highest of an accuracy or score.
     """
+    if sweep is not None:
+        from engine.commands.leaderboard import show_sweep
+
+        show_sweep(sweep, words, key or "", as_csv=as_csv, **wanted)
+        return
+    if as_csv:
+        raise UsageError("--csv belongs to --sweep", hint="rankdeck runs --sweep NAME --csv")
     from engine.commands.history import show_history
 
-    show_history(words, key, reverse=reverse, limit=limit, as_json=as_json)
+    show_history(words, key or "launched", **wanted)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from engine.client.sweeps.enqueue import enqueue, entry_of_point
+from engine.client.sweeps.enqueue import enqueue, entry_of
 from engine.client.sweeps.points import Point, Wanted, planned
 from engine.commands.arguments import JSON, PROFILE, SET, TRUST, permit_to_look, permit_to_run, read_given
 from engine.commands.output import narrate, print_json, print_line, print_table
@@ -80,7 +80,7 @@ def sweep(
         _show(points, seed, as_json=as_json)
         return
     before = {one.run for one in runs_of(wanted.name)}
-    enqueue([entry_of_point(point, parallel) for point in points])
+    enqueue([entry_of(one.profile, one.plan, swept=one.swept, parallel=parallel) for one in points])
     drawn = "" if seed is None else f", drawn with --seed {seed}"
     narrate(f"{wanted.name}: {count(len(points), 'run')}{drawn}; rankdeck queue shows those that wait")
     if detach:
@@ -143,5 +143,4 @@ def _follow(sweep: str, runs: int, before: set[str], *, as_json: bool) -> int:
 
 def runs_of(sweep: str) -> list[RunSummary]:
     """The runs of a sweep that have begun, in their order."""
-    own = [one for one in summaries() if one.swept is not None and one.swept.sweep == sweep]
-    return sorted(own, key=lambda one: one.launched_at)
+    return sorted((one for one in summaries() if one.sweep == sweep), key=lambda one: one.launched_at)

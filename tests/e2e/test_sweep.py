@@ -57,3 +57,17 @@ def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, writ
     first = next(run["run"] for run in listed if run["swept"]["number"] == 1)
     assert "mine, run 1 of 3: lr 1" in rankdeck("status", first).stdout
     assert rankdeck.status(first)["swept"]["values"] == {"lr": "1"}
+    shown = rankdeck("runs", "--sweep", "mine", "--sort", "acc").stdout.splitlines()
+    assert shown[0].split()[1:] == ["lr", "state", "step", "seconds", "best", "acc", "last", "acc"]
+    assert [(*line.split()[1:4], *line.split()[5:]) for line in shown[1:]] == [
+        ("7", "failed", "3", "21", "21"),
+        ("2", "succeeded", "3", "6", "6"),
+        ("1", "succeeded", "3", "3", "3"),
+    ]
+    ranked = [row.split(",") for row in rankdeck("runs", "--sweep", "mine", "--csv").stdout.splitlines()]
+    assert ranked[0][:7] == ["run", "lr", "state", "step", "seconds", "best loss", "best acc"]
+    assert [row[1] for row in ranked[1:]] == ["1", "2", "7"]
+    assert json.loads(rankdeck("runs", "--sweep", "mine", "--json").stdout)[0]["best"]["loss"] == 1 / 3
+    check_err(rankdeck("runs", "--sweep", "mine", "--sort", "accuracy"), 2, "choose one of: best,", "lr")
+    check_err(rankdeck("runs", "--sweep", "none"), 2, "there is: mine")
+    check_err(rankdeck("runs", "--csv"), 2, "--csv belongs to --sweep")

@@ -282,7 +282,7 @@ class FakeRun:
             run=view.run, name=view.name, state=view.state, world_size=view.world_size, backend=view.backend,
             launched_at=view.launched_at, ended_at=view.ended_at, attempt=view.attempt, step=view.step,
             steps=view.steps, loss=view.loss, reason="" if view.failure is None else view.failure.headline,
-            reachable=True, host="login02", stalled=view.stall is not None,
+            reachable=True, host="login02", stalled=view.stall is not None, swept=view.swept,
         )  # fmt: skip
 
 
@@ -376,6 +376,7 @@ class FakeEngine:
         self.check_error: RankdeckError | None = None
         self.checks = self.checks_closed = 0
         self.notes: dict[str, RunNote] = {}
+        self.best: dict[str, dict[str, float]] = {}
         self.troubles: dict[str, str] = {}
         """Why backends can't run."""
         self.declared: dict[str, tuple[Argument, ...]] = {}
@@ -458,7 +459,15 @@ class FakeEngine:
             changes = (Change("--lr", "0.1", "0.2"),) if found else None
             note = self.notes.get(summary.run, RunNote())
             found.append(
-                HistoryEntry(summary=summary, seconds=60.0, metrics={}, changes=changes, size=1 << 20, note=note)
+                HistoryEntry(
+                    summary=summary,
+                    seconds=60.0,
+                    metrics={},
+                    changes=changes,
+                    size=1 << 20,
+                    note=note,
+                    best=self.best.get(summary.run, {}),
+                )
             )
         return found[::-1]
 

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from engine.core.metrics.series import Point
+from engine.core.plan.plan import Swept
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -115,3 +117,21 @@ async def test_a_run_takes_the_place_of_the_one_it_was_launched_from_and_is_comp
         assert len(app.screen_stack) == 2
         await after(pilot, "C", on=CompareScreen)
         await until_seen(pilot, "linear-cccc", "linear-0001")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_runs_of_one_sweep_have_columns_of_their_values_and_are_sorted_by_the_best(
+    engine: FakeEngine, size: tuple[int, int]
+):
+    for number, run in enumerate(("gpt-aaaa", "gpt-bbbb"), 1):
+        engine.best[run] = {"val_loss": number / 4}
+        swept = Swept(sweep="mine", values={"lr": f"{number}e-4"}, number=number, runs=2)
+        engine.live[run].view = replace(engine.live[run].view, swept=swept)
+    async with showing(RankdeckApp(engine), "gpt-aaaa", size=size) as pilot:
+        await after(pilot, "H", "3 runs")
+        await pilot.press("slash", *"mine", "enter")
+        await until_gone(pilot, "linear-cccc")
+        text = await after(pilot, "less_than_sign", "by best val_loss", "mine, run 2 of 2: lr 2e-4", "0.25", "0.5")
+        assert text.index("1e-4") < text.index("2e-4")
+        text = await after(pilot, "less_than_sign", "by lr", "▼lr")
+        await after(pilot, "space space c", on=CompareScreen)

@@ -8,7 +8,16 @@ from textual.content import Content
 
 from engine.core.numbers import DAY_AND_TIME, age, clock, duration, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
-from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
+from engine.core.views.history import (
+    BEST,
+    SORT_KEYS,
+    VALUE,
+    HistoryEntry,
+    sort_words,
+    sweep_keys,
+    swept_value,
+    value_of,
+)
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
@@ -16,6 +25,7 @@ from tui.text.marks import MUTED, RUN_MARKS, shown
 MAX_NAME = 26  # cells of a run's id on a wide screen; on a narrow one it has `NARROW_NAME`
 
 NARROW_NAME = 16
+MOST_SETTING = 14  # cells of a setting of a sweep
 WIDE = 96  # cells from which the columns of steps and notes are shown
 MOST_METRICS = 6  # final values in the details
 
@@ -44,18 +54,30 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     """The columns that fit, but the last, which takes the rest."""
     most = MAX_NAME if look.width >= WIDE else NARROW_NAME
     name = min(most, cell_len(plain_line(max((entry.summary.run for entry in entries), key=len, default="run"))))
-    found = [
-        _Column("run", name, "name", right=False),
-        _Column("launched", 11 if look.units.time == "local" else 12, "launched"),
-        _Column("time", 7, "duration"),
-    ]
+    found = [_Column("run", name, "name", right=False)]
+    if own := sweep_keys(entries):
+        found += [_swept_column(entries, key) for key in own]
+    else:
+        found.append(_Column("launched", 11 if look.units.time == "local" else 12, "launched"))
+    found.append(_Column("time", 7, "duration"))
     if look.width >= WIDE:
         found.append(_Column("step", 7, "step"))
     found.append(_Column("loss", 9, "loss"))
-    if look.sort not in SORT_KEYS and look.sort != "loss":
+    if look.sort not in (*SORT_KEYS, "loss") and not look.sort.startswith((BEST, VALUE)):
         found.append(_Column(plain_line(look.sort)[:10], 10, look.sort))
-    found.append(_Column("size", 8, "size"))
+    if not own:
+        found.append(_Column("size", 8, "size"))
     return found
+
+
+def _swept_column(entries: Sequence[HistoryEntry], key: str) -> _Column:
+    """The column of a setting that a sweep varies, or of its best value."""
+    if not key.startswith(VALUE):
+        return _Column(plain_line(sort_words(key))[:MOST_SETTING], MOST_SETTING, key)
+    name = key.removeprefix(VALUE)
+    short = plain_line(name.rpartition(".")[2])
+    texts = [short, *(plain_line(swept_value(entry, name)) for entry in entries)]
+    return _Column(short, min(MOST_SETTING, 1 + max(map(cell_len, texts))), key)
 
 
 def history_heading(entries: Sequence[HistoryEntry], look: Look) -> Content:
@@ -117,6 +139,10 @@ def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
             return "" if run.step is None else str(run.step)
         case "size":
             return "" if entry.size is None else size_words(entry.size)
+    if column.sort.startswith(VALUE):
+        return plain_line(swept_value(entry, column.sort.removeprefix(VALUE)))
+    if column.sort.startswith(f"{BEST}:"):
+        return precise(entry.best.get(column.sort.removeprefix(f"{BEST}:")))
     return precise(value_of(entry, column.sort))
 
 
@@ -136,6 +162,9 @@ def history_details(
     ]
     if entry.note.text:
         lines += labelled("note", plain_line(entry.note.text), width, style="$text-accent")
+    if run.swept is not None:
+        place = f"{run.swept.sweep}, run {run.swept.number} of {run.swept.runs}: {run.swept.words}"
+        lines += labelled("sweep", plain_line(place), width)
     if run.reason:
         lines += labelled(
             "why", plain_line(run.reason), width, style="$text-error" if run.state in ("failed", "unreadable") else ""

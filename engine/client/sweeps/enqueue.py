@@ -3,37 +3,26 @@
 import hashlib
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from engine.client.early import MARK
 from engine.client.launch import profile_text
-from engine.client.sweeps.points import Point, unattended
 from engine.core.errors import UsageError
-from engine.core.plan.document.places import Places
+from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.sweeps.queue import Entry, Place, Queue, needs_of
-from engine.gate import LAUNCHED
-from engine.planning.make import make_plan
 from engine.runs.queue.file import change_queue, wake_starter
 
 
-def entry_of(profile: Profile, places: Places, *, after: str = "", cold: bool = False) -> Entry:
-    """A run that waits, checked as for a launch now. `after`: the run that ends before. Raises RankdeckError: it could not be launched."""
-    profile = unattended(profile, places)
-    plan = make_plan(profile, LAUNCHED, places=places)
+def entry_of(profile: Profile, plan: LaunchPlan, **facts: Any) -> Entry:
+    """A run that waits. `plan`: that of the profile now. `facts`: other fields. Raises UsageError: the plan submits a job."""
     if plan.submission is not None:
-        hint = "let the batch system order jobs: layout.slurm.options = ['--dependency=afterany:JOB']"
-        raise UsageError("the profile submits a job, which the queue of this machine does not start", hint=hint)
+        hint = "the batch system orders jobs: layout.slurm.options = ['--dependency=afterany:JOB']"
+        raise UsageError("the profile submits a job, and the queue of this machine starts none", hint=hint)
     text = profile_text(profile).decode()
-    return Entry(number=0, name=profile.name, profile=text, place="", needs=needs_of(plan), after=after, cold=cold)
-
-
-def entry_of_point(point: Point, parallel: int) -> Entry:
-    """A run of a sweep. `parallel`: how many of them may run at once."""
-    text, needs = profile_text(point.profile).decode(), needs_of(point.plan)
-    swept = point.swept
-    return Entry(number=0, name=point.profile.name, profile=text, place="", needs=needs, swept=swept, parallel=parallel)
+    return Entry(number=0, name=profile.name, profile=text, place="", needs=needs_of(plan), **facts)
 
 
 def enqueue(entries: Sequence[Entry]) -> Queue:

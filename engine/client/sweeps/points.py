@@ -59,9 +59,6 @@ def planned(profile: Profile, places: Places, wanted: Wanted, permit: Permit) ->
     for number, values in enumerate(wanted.points, 1):
         one, its_places = _varied(profile, places, list(zip(wanted.axes, values, strict=True)), declared)
         plan = make_plan(one, permit, places=its_places)
-        if plan.submission is not None:
-            hint = "take a profile without [layout.slurm] and [layout.pbs]"
-            raise UsageError("a sweep runs on nodes that you have, and this profile submits a job", hint=hint)
         shown = {
             axis.name: shown_value(axis.name, value_text(value))
             for axis, value in zip(wanted.axes, values, strict=True)

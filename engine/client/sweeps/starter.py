@@ -130,8 +130,7 @@ def active_runs() -> list[Active]:
             needs = Needs()
             with contextlib.suppress(SupervisorError):
                 needs = needs_of(read_plan(paths), is_here=summary.host == socket.gethostname())
-            sweep = summary.swept.sweep if summary.swept is not None else ""
-            found.append(Active(run=summary.run, needs=needs, sweep=sweep))
+            found.append(Active(run=summary.run, needs=needs, sweep=summary.sweep))
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from engine.core.metrics.direction import direction, main_metric
 from engine.core.plan.settings import Change
 from engine.core.views.view import RunNote, RunSummary
 
@@ -16,6 +17,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that differ from the run of the same name before it; None: there is none, or a profile can't be read."""
     size: int | None  # bytes of its files on the disk; None: not counted
     note: RunNote = RunNote()
+    best: dict[str, float] = {}  # see `best_values`; of runs of a sweep only
 
     @property
     def change_words(self) -> str:
@@ -33,6 +35,9 @@ _KEYS: dict[str, Callable[[HistoryEntry], float | str | None]] = {
     "size": lambda one: None if one.size is None else -one.size,
     "starred": lambda one: not one.note.starred,
 }
+
+BEST, VALUE = "best", "sweep:"
+"""Keys that sort runs of a sweep: by their best value of `main_metric`, or of another one (`best:acc`); with the name of a setting by its values."""
 
 SORT_KEYS = tuple(_KEYS)  # besides metrics: newest, longest, largest first; names and states by the alphabet
 
@@ -52,22 +57,67 @@ def metric_names(entries: Sequence[HistoryEntry]) -> list[str]:
     return sorted(names, key=lambda name: (name != "loss", name))
 
 
+def swept_names(entries: Sequence[HistoryEntry]) -> list[str]:
+    """The settings that a sweep varies, if all entries are of one sweep."""
+    if len({entry.summary.sweep for entry in entries}) != 1:
+        return []
+    return list(dict.fromkeys(name for entry in entries if (own := entry.summary.swept) for name in own.values))
+
+
+def _best_first(metric: str) -> Callable[[HistoryEntry], float | None]:
+    sign = -1.0 if direction(metric) == "max" else 1.0
+    return lambda entry: None if metric not in entry.best else sign * entry.best[metric]
+
+
+def sweep_keys(entries: Sequence[HistoryEntry]) -> list[str]:
+    """Keys that sort runs of one sweep: by its settings, at last by the best value. Empty: the entries are not of one sweep."""
+    names, metric = swept_names(entries), main_metric(entry.best for entry in entries)
+    return [*(VALUE + name for name in names), *([f"{BEST}:{metric}"] if names and metric else [])]
+
+
+def sort_words(key: str) -> str:
+    """A key that sorts, as it is shown: `best loss`, `lr`."""
+    return key.removeprefix(VALUE).replace(f"{BEST}:", f"{BEST} ", 1)
+
+
+def swept_value(entry: HistoryEntry, name: str) -> str:
+    """The value of a setting that a sweep varies; empty: there is none."""
+    return entry.summary.swept.values.get(name, "") if entry.summary.swept is not None else ""
+
+
+def _by_value(entries: Sequence[HistoryEntry], name: str) -> Callable[[HistoryEntry], float | str | None]:
+    """Numbers if all values of a setting are numbers, else texts."""
+    texts = [text for entry in entries if (text := swept_value(entry, name))]
+    try:
+        numbers = {text: float(text) for text in texts}
+    except ValueError:
+        return lambda entry: swept_value(entry, name) or None
+    return lambda entry: numbers.get(swept_value(entry, name))
+
+
 def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = False) -> list[HistoryEntry]:
-    """The entries in an order. Those without a value come last, also in reverse. `key`: one of `SORT_KEYS`, or a metric, whose lowest
-    value comes first."""
+    """The entries in an order. Those without a value come last, also in reverse. `key`: one of `SORT_KEYS`, `BEST`, `VALUE` with a name, or a metric,
+    whose lowest value comes first."""
     value = _KEYS.get(key) or (lambda entry: value_of(entry, key))
+    if key.partition(":")[0] == BEST:
+        value = _best_first(key.partition(":")[2] or main_metric(entry.best for entry in entries))
+    elif key.startswith(VALUE):
+        value = _by_value(entries, key.removeprefix(VALUE))
     known = [(found, entry) for entry in entries if (found := value(entry)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=reverse)
     return [entry for _, entry in known] + [entry for entry in entries if value(entry) is None]
 
 
 def filter_history(entries: Sequence[HistoryEntry], words: Sequence[str]) -> list[HistoryEntry]:
-    """The entries in which every word occurs: in id, state, backend, reason, changes or note. `!word`: it must not occur."""
+    """The entries in which every word occurs: in id, sweep, state, backend, reason, changes or note. `!word`: it must not occur."""
     return [entry for entry in entries if all(_fits(entry, word.lower()) for word in words if word)]
 
 
 def _fits(entry: HistoryEntry, word: str) -> bool:
     run = entry.summary
     star = "starred" if entry.note.starred else ""
-    text = "\n".join((run.run, run.state, run.backend, run.reason, entry.change_words, entry.note.text, star)).lower()
+    sweep = f"{run.swept.sweep} {run.swept.words}" if run.swept is not None else ""
+    text = "\n".join(
+        (run.run, sweep, run.state, run.backend, run.reason, entry.change_words, entry.note.text, star)
+    ).lower()
     return word[1:] not in text if word[0] == "!" and len(word) > 1 else word in text

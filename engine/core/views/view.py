@@ -214,6 +214,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     swept: Swept | None = None
 
+    @property
+    def sweep(self) -> str:
+        """The sweep that it belongs to; empty: none."""
+        return self.swept.sweep if self.swept is not None else ""
+
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):
     """`note.json`: the user's note about a run. `starred`: it is kept when old runs are removed."""

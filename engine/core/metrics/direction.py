@@ -1,0 +1,44 @@
+"""Whether the lowest or the highest value of a metric is the best, by its name. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from engine.core.metrics.series import SeriesDump
+
+LOWEST = frozenset(
+    "loss losses error errors err perplexity ppl wer cer mse rmse mae nll bpb bpc fid regret".split()
+)  # fmt: skip
+HIGHEST = frozenset(
+    "acc accuracy f1 auc auroc map ap precision recall reward return bleu rouge iou miou dice psnr ssim score".split()
+)  # fmt: skip
+MEASURED = frozenset("val valid validation eval test dev".split())  # words of metrics that are not of the training set
+
+
+def direction(metric: str) -> Literal["min", "max"] | None:
+    """`min` for `val_loss`, `max` for `test/acc@1`; None: the name does not say it."""
+    words = _words(metric)
+    found = {kind for kind, known in (("min", LOWEST), ("max", HIGHEST)) if words & known}
+    return ("max" if "max" in found else "min") if len(found) == 1 else None
+
+
+def best_values(dumps: Iterable[SeriesDump]) -> dict[str, float]:
+    """The best value of each metric whose name says which is the best: the mean over ranks of the best of each rank."""
+    found: dict[str, list[float]] = {}
+    for dump in dumps:
+        kind = direction(dump.key)
+        ends = [one.low if kind == "min" else one.high for one in dump.buckets]
+        if kind is not None and (values := [value for value in ends if value is not None]):
+            found.setdefault(dump.key, []).append(min(values) if kind == "min" else max(values))
+    return {key: sum(values) / len(values) for key, values in sorted(found.items())}
+
+
+def main_metric(best: Iterable[Mapping[str, float]]) -> str:
+    """The metric by which runs are ranked: of a validation before that of the training, a loss before others. Empty: there is none."""
+    names = {name for one in best for name in one}
+    return min(names, key=lambda name: (not _words(name) & MEASURED, "loss" not in _words(name), name), default="")
+
+
+def _words(metric: str) -> set[str]:
+    parts = [part for part in re.split(r"[^a-z0-9]+", metric.lower()) if part]
+    return {*parts, *(part.rstrip("0123456789") for part in parts)}

@@ -1,0 +1,66 @@
+"""Which run of a sweep is the best: by which metric, in which direction, and in which order."""
+
+from typing import Any
+
+import pytest
+
+from engine.core.metrics.direction import best_values, direction, main_metric
+from engine.core.metrics.series import Series, SeriesDump
+from engine.core.plan.plan import Swept
+from engine.core.views.history import HistoryEntry, filter_history, sort_history, sweep_keys
+from engine.core.views.view import RunSummary
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("loss", "min"), ("val_loss", "min"), ("Perplexity", "min"), ("top1/error_rate", "min"), ("eval/ppl", "min"),
+        ("acc@1", "max"), ("val/acc1", "max"), ("F1", "max"), ("mean_reward", "max"), ("BLEU", "max"), ("mAP", "max"),
+        ("lr", None), ("grad_norm", None), ("throughput", None), ("mapping", None), ("accumulated", None),
+        ("loss_accuracy", None),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_metric_says_which_value_is_the_best(metric: str, expected: str | None) -> None:
+    assert direction(metric) == expected
+
+
+def curve(rank: int, key: str, *values: float) -> SeriesDump:
+    series = Series(rank, key)
+    for step, value in enumerate(values):
+        series.append(float(step), step, value)
+    return series.dump()
+
+
+def test_the_best_is_the_mean_of_the_best_of_each_rank_without_values_that_are_not_finite() -> None:
+    dumps = [curve(0, "loss", 3.0, 1.0, float("nan"), 2.0), curve(1, "loss", 5.0, 4.0), curve(0, "acc", 0.1, 0.3, 0.2)]
+    dumps += [curve(0, "lr", 1.0), curve(0, "val_loss", float("nan"))]
+    assert best_values(dumps) == {"acc": 0.3, "loss": 2.5}
+
+
+def test_runs_are_ranked_by_what_is_measured_on_other_data_than_that_of_the_training() -> None:
+    assert main_metric([{"loss": 1.0, "acc": 0.1}, {"val_acc": 0.2}]) == "val_acc"
+    assert main_metric([{"val_acc": 0.2, "val_loss": 1.0}]) == "val_loss"
+    assert main_metric([{"acc": 0.1, "loss": 1.0}]) == "loss"
+    assert main_metric([{}]) == ""
+
+
+def entry(run: str, best: dict[str, float], sweep: str = "s", **values: Any) -> HistoryEntry:
+    swept = Swept(sweep=sweep, values=values, number=1, runs=3)
+    summary = RunSummary(
+        run=run, name="job", state="succeeded", world_size=1, backend="gloo", launched_at=0.0, ended_at=1.0, attempt=0,
+        step=1, steps=1, loss=None, reason="", reachable=True, host="here", swept=swept,
+    )  # fmt: skip
+    return HistoryEntry(summary=summary, seconds=1.0, metrics={}, changes=None, size=None, best=best)
+
+
+def test_runs_of_a_sweep_are_sorted_by_their_best_value_and_by_settings_as_numbers() -> None:
+    runs = [entry("a", {"acc": 0.2}, lr="1e-3"), entry("b", {}, lr="10"), entry("c", {"acc": 0.9}, lr="2")]
+    assert sweep_keys(runs) == ["sweep:lr", "best:acc"]
+    assert [one.summary.run for one in sort_history(runs, "best")] == ["c", "a", "b"]
+    assert [one.summary.run for one in sort_history(runs, "best:acc", reverse=True)] == ["a", "c", "b"]
+    assert [one.summary.run for one in sort_history(runs, "sweep:lr")] == ["a", "c", "b"]
+    texts = [*runs, entry("d", {}, lr="auto")]
+    assert [one.summary.run for one in sort_history(texts, "sweep:lr")] == ["b", "a", "c", "d"]
+    other = entry("e", {}, sweep="other", wd="1")
+    assert sweep_keys([*runs, other]) == []
+    assert filter_history([*runs, other], ["other"]) == [other]
