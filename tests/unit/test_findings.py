@@ -1,7 +1,8 @@
 """Checks of nodes: what nodes answer, and what a user is told of it."""
 
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,20 +16,24 @@ from engine.core.plan.environment import EnvWarning, is_meant
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.words import count
-from tests.support import from_table, rows
+from tests.support import from_table
 
-GLOO = BackendSettings(name="gloo", env={}, device="cpu")
-UCC = BackendSettings(name="ucc", device="cpu", env={})
-NCCL = BackendSettings(name="nccl", env={}, device="cuda")
-BOTH = BackendSettings(name="cpu:gloo,cuda:nccl", env={}, device="cuda")
-MPI = BackendSettings(name="mpi", env={}, device="cpu", rejoins_over="gloo")
+T = TypeVar("T")
+
+BACKENDS = {
+    "gloo": BackendSettings(name="gloo", env={}, device="cpu"),
+    "ucc": BackendSettings(name="ucc", device="cpu", env={}),
+    "nccl": BackendSettings(name="nccl", env={}, device="cuda"),
+    "both": BackendSettings(name="cpu:gloo,cuda:nccl", env={}, device="cuda"),
+    "mpi": BackendSettings(name="mpi", env={}, device="cpu", rejoins_over="gloo"),
+}
 GIB = 1 << 30
 
 
 def planned(
     nodes: int = 2,
     ranks: int = 2,
-    backend: BackendSettings = GLOO,
+    backend: str = "gloo",
     *,
     recipe: str = "script",
     env: dict[str, str] | None = None,
@@ -42,7 +47,7 @@ def planned(
     )  # fmt: skip
     slots = tuple(Slots(node=f"gpu{n}", ranks=ranks) for n in range(1, nodes + 1))
     facts = tuple(NodeFacts(name=slot.node, cores=1, gpus=0, python="/venv/bin/python") for slot in slots)
-    return build_plan(profile, slots, facts, backend, workdir="/shared")
+    return build_plan(profile, slots, facts, BACKENDS[backend], workdir="/shared")
 
 
 MACHINE = findings.Machine(
@@ -57,7 +62,17 @@ JOB = findings.JobFacts(
 )  # fmt: skip
 FACTS = findings.TorchFacts(version="2.13.0+cpu", cuda="", gpus=2, distributed=True, backends=("gloo",))
 TORCH = findings.Torch(facts=FACTS, trouble="", timed_out=False, devices=())
-H100 = findings.Device(name="H100", total=80 * GIB, free=79 * GIB)
+
+
+def changed(base: T, fields: dict[str, Any]) -> T:
+    """A copy that differs in these fields, as messages write them. A table changes fields of a part, and those of a space, which is like SPACE."""
+    data = msgspec.to_builtins(base)
+    for name, value in fields.items():
+        if name == "spaces":
+            data[name] = [msgspec.to_builtins(SPACE) | one for one in value]
+        else:
+            data[name] = data[name] | value if isinstance(value, dict) else value
+    return msgspec.convert(data, type(base))
 
 
 def the(findings: list[findings.Finding], check: findings.Check) -> findings.Finding:
@@ -74,34 +89,12 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
     assert (found.state, found.text, bool(found.hint)) == (state, text, state != "ok")
 
 
-@pytest.mark.parametrize(
-    ("check", "state", "text", "fields", "options"),
-    [
-        *rows("unit/findings", "what_a_node_has"),
-        ("gpus", "ok", "2 GPUs for 2 ranks", {}, {"backend": NCCL}),
-        ("gpus", "fail", "1 GPU for 2 ranks", {"gpus": 1}, {"backend": NCCL}),
-        ("gpus", "fail", "0 GPUs for 2 ranks", {"gpus": 0}, {"backend": NCCL}),
-        ("limits", "ok", "no limit of open files, 4 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
-        ("limits", "warn", "at most 4 GiB of address space (ulimit -v)", {"process_limits": {"as": 1 << 32}}, {}),
-        ("limits", "warn", "no file can be larger than 1 MiB (ulimit -f)", {"process_limits": {"fsize": 1 << 20}}, {}),
-        ("limits", "ok", "open files", {"process_limits": {"as": 1 << 40, "fsize": 1 << 40}}, {}),
-        ("limits", "warn", "its control group allows 1 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
-        ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (findings.Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
-        ("leftovers", "ok", "none; a-1, b-2 are active there",
-         {"leftovers": tuple(findings.Leftover(mark="m", run=run, pids=(7,), owned=True) for run in ("a-1", "b-2"))}, {}),
-        ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
-         {"leftovers": (findings.Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), findings.Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
-        ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",
-         {"leftovers": (findings.Leftover(mark="m", run="", pids=(7,), owned=False), findings.Leftover(mark="n", run="", pids=(8,), owned=False))}, {}),
-        ("interface", "ok", "eth0, 10.0.0.1, by NCCL_SOCKET_IFNAME", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "eth"}}),
-        ("interface", "fail", "NCCL_SOCKET_IFNAME is '=eth'", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "=eth"}}),
-    ],
-)  # fmt: skip
+@from_table
 def test_what_a_node_has(
     check: findings.Check, state: findings.State, text: str, fields: dict[str, Any], options: dict[str, Any]
 ):
     launch = planned(**options)
-    found = the(machine_findings(launch, launch.nodes[0], replace(MACHINE, **fields)), check)
+    found = the(machine_findings(launch, launch.nodes[0], changed(MACHINE, fields)), check)
     assert (found.node, found.state) == ("gpu1", state)
     assert text in found.text
     assert bool(found.hint) == (state in ("warn", "fail"))
@@ -146,32 +139,11 @@ def test_names_of_interfaces_are_read_as_nccl_reads_them(value: str, meant: set[
     assert {name for name in names if is_meant(name, value, prefixes=True)} == meant
 
 
-FULL_DISK = replace(SPACE, bytes=1 << 20)
-NO_FILES = replace(SPACE, files=3)
-
-
-@pytest.mark.parametrize(
-    ("check", "state", "text", "fields", "recipe"),
-    [
-        *rows("unit/findings", "what_a_rank_would_find"),
-        ("script", "fail", "/shared/train.py: no such file", {"script": findings.Script(size=0, sha256="", trouble="No such file")}, "script"),
-        ("script", "warn", "/shared/train.py is empty", {"script": findings.Script(size=0, sha256="e3", trouble="")}, "script"),
-        ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
-        ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
-        ("disk", "warn", "the home folder /tmp has 1 MiB free", {"spaces": (SPACE, replace(FULL_DISK, what="home folder"))}, "script"),
-        ("disk", "fail", "20 GiB free, for 3 more files", {"spaces": (NO_FILES,)}, "script"),
-        ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
-        ("disk", "ok", " free", {"spaces": (SPACE, findings.Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
-        ("disk", "warn", "the home folder /tmp is slow: a small file took 2.5 s", {"spaces": (SPACE, replace(SPACE, what="home folder", seconds=2.5))}, "script"),
-        ("disk", "ok", " free", {"spaces": (replace(SPACE, seconds=0.9),)}, "script"),
-        ("disk", "warn", "/dev/shm has 64 MiB", {"shared_memory": 1 << 26}, "script"),
-        ("disk", "fail", "1 MiB free", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
-    ],
-)  # fmt: skip
+@from_table
 def test_what_a_rank_would_find(
     check: findings.Check, state: findings.State, text: str, fields: dict[str, Any], recipe: str
 ):
-    found = the(job_findings(planned(recipe=recipe), "gpu1", MACHINE, replace(JOB, **fields), full=False), check)
+    found = the(job_findings(planned(recipe=recipe), "gpu1", MACHINE, changed(JOB, fields), full=False), check)
     assert found.state == state
     assert text in found.text
     assert bool(found.hint) == (state in ("warn", "fail"))
@@ -182,39 +154,12 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
     assert {one.check for one in found} == {"workdir", "script", "disk"}
 
 
-@pytest.mark.parametrize(
-    ("check", "state", "text", "torch", "options"),
-    [
-        ("torch", "ok", "2.13.0+cpu", TORCH, {}),
-        ("torch", "ok", "2.13.0, CUDA 12.6, NCCL 2.27.3", replace(TORCH, facts=replace(FACTS, version="2.13.0", cuda="12.6", nccl="2.27.3")), {}),
-        ("torch", "fail", "/venv/bin/python has no torch", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'torch'"), {}),
-        ("torch", "fail", "it can't be imported: ModuleNotFoundError: No module named 'numpy'", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'numpy'"), {}),
-        ("torch", "fail", "it can't be imported: it ended with SIGSEGV", replace(TORCH, facts=None, trouble="it ended with SIGSEGV"), {}),
-        ("torch", "warn", "its import timed out", replace(TORCH, facts=None, timed_out=True), {}),
-        ("torch", "fail", "torch 2.0.1 is too old: ranks need 2.1 or newer", replace(TORCH, facts=replace(FACTS, version="2.0.1")), {}),
-        ("backend", "skip", "torch can't be imported", replace(TORCH, facts=None, trouble="x"), {}),
-        ("backend", "skip", "not imported in time", replace(TORCH, facts=None, timed_out=True), {}),
-        ("backend", "ok", "gloo is in this torch", TORCH, {}),
-        ("backend", "fail", "built without nccl; it has gloo", TORCH, {"backend": NCCL}),
-        ("backend", "fail", "built without nccl; it has gloo", TORCH, {"backend": BOTH}),
-        ("backend", "ok", "gloo and nccl are in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "nccl"))), {"backend": BOTH}),
-        ("backend", "fail", "built without gloo; it has none", replace(TORCH, facts=replace(FACTS, backends=())), {}),
-        ("backend", "fail", "no torch.distributed", replace(TORCH, facts=replace(FACTS, distributed=False)), {}),
-        ("backend", "fail", "OSError: libcudnn", replace(TORCH, facts=replace(FACTS, trouble="OSError: libcudnn")), {}),
-        ("backend", "ok", "/usr/bin/mpirun, mpi4py 4.1.2; a dead rank comes back over gloo", TORCH, {"backend": MPI}),
-        ("backend", "skip", "rankdeck's own, with the libucc", TORCH, {"backend": UCC}),
-        ("backend", "ok", "ucc is in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "ucc"))), {"backend": UCC}),
-        ("gpus", "fail", "torch can use 1 GPU of 2, for 2 ranks", replace(TORCH, facts=replace(FACTS, gpus=1)), {"backend": NCCL}),
-        ("gpus", "ok", "2 GPUs", TORCH, {"backend": NCCL}),
-        ("gpus", "ok", "2 GPUs, H100, 79 GiB free on each", replace(TORCH, devices=(H100, H100)), {"backend": NCCL}),
-        ("gpus", "warn", "GPU 1 in use; on 1, 10 GiB of 80 GiB free", replace(TORCH, devices=(H100, replace(H100, free=10 * GIB))), {"backend": NCCL}),
-    ],
-)  # fmt: skip
+@from_table
 def test_what_an_import_of_torch_says(
-    check: findings.Check, state: findings.State, text: str, torch: findings.Torch, options: dict[str, Any]
+    check: findings.Check, state: findings.State, text: str, fields: dict[str, Any], options: dict[str, Any]
 ):
     launch = planned(**options)
-    found = the(torch_findings(launch, launch.nodes[0], MACHINE, JOB, torch), check)
+    found = the(torch_findings(launch, launch.nodes[0], MACHINE, JOB, changed(TORCH, fields)), check)
     assert found.state == state
     assert text in found.text
     assert bool(found.hint) == (state in ("warn", "fail"))
@@ -223,7 +168,7 @@ def test_what_an_import_of_torch_says(
 @from_table
 def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: findings.State, text: str):
     found = the(
-        job_findings(planned(backend=NCCL), "gpu1", MACHINE, replace(JOB, torch_cuda=cuda), full=False), "backend"
+        job_findings(planned(backend="nccl"), "gpu1", MACHINE, replace(JOB, torch_cuda=cuda), full=False), "backend"
     )
     assert (found.state, text in found.text) == (state, True)
 
@@ -231,7 +176,7 @@ def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state
 @pytest.mark.parametrize("full", [False, True])
 @from_table
 def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, full):
-    launch = planned(backend=MPI)
+    launch = planned(backend="mpi")
     has, finds = replace(MACHINE, **machine), replace(JOB, **job)
     torch = replace(TORCH, facts=replace(FACTS, backends=built_in))
     found = (
@@ -243,7 +188,7 @@ def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, ful
 
 
 def test_a_torch_that_was_built_with_mpi_needs_no_mpi4py():
-    launch = planned(backend=MPI)
+    launch = planned(backend="mpi")
     torch = replace(TORCH, facts=replace(FACTS, backends=("gloo", "mpi")))
     found = torch_findings(launch, launch.nodes[0], MACHINE, replace(JOB, mpi4py=""), torch)
     assert the(found, "backend").state == "ok"
@@ -309,29 +254,13 @@ def answers(**fields: list[Any]) -> dict[str, Answers]:
     nodes = {}
     for index in range(count):
         mine = {name: values[index] for name, values in fields.items()}
-        machine = replace(MACHINE, **{key: mine[key] for key in ("python", "architecture") if key in mine})
-        job = JOB
-        if "torch" in mine:
-            job = replace(job, torch=mine["torch"])
-        if "content" in mine:
-            job = replace(
-                job,
-                script=replace(JOB.script or findings.Script(size=0, sha256="", trouble=""), sha256=mine["content"]),
-            )
+        machine = changed(MACHINE, {key: mine[key] for key in ("python", "architecture") if key in mine})
+        job = changed(JOB, {key: mine[key] for key in ("torch", "script") if key in mine})
         nodes[f"gpu{index + 1}"] = Answers(machine=machine, job=job)
     return nodes
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        *rows("unit/findings", "nodes_are_compared_with_most_of_the_others"),
-        ({"torch": ["2.13.0+cpu"] * 4}, []),
-        ({"content": ["aa" * 32, "bb" * 32, "bb" * 32, "bb" * 32]},
-         [("gpu1", "script", "fail", "SHA-256 aaaaaaaa, but gpu2 and 2 others have bbbbbbbb")]),
-        ({"content": ["aa" * 32, "bb" * 32]}, [("gpu2", "script", "fail", "SHA-256 bbbbbbbb, but gpu1 has aaaaaaaa")]),
-    ],
-)  # fmt: skip
+@from_table
 def test_nodes_are_compared_with_most_of_the_others(fields: dict[str, list[Any]], expected: list[tuple[str, ...]]):
     assert [(one.node, one.check, one.state, one.text) for one in comparisons(answers(**fields))] == [
         tuple(one) for one in expected
@@ -345,7 +274,9 @@ def test_what_an_import_says_of_its_version_counts_more_than_what_an_installer_w
 
 
 def test_a_node_that_failed_by_itself_is_not_compared():
-    nodes = answers(torch=["2.13.0", "2.6.0"], python=["3.11.7", "3.9.2"], content=["aa" * 32, "bb" * 32])
+    nodes = answers(
+        torch=["2.13.0", "2.6.0"], python=["3.11.7", "3.9.2"], script=[{"sha256": "aa" * 32}, {"sha256": "bb" * 32}]
+    )
     nodes["gpu2"].torch = replace(TORCH, facts=None, trouble="no")
     nodes["gpu2"].job = replace(JOB, start="boom", script=findings.Script(size=0, sha256="", trouble="gone"))
     assert comparisons(nodes) == []
