@@ -14,21 +14,12 @@ from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
 from tests.recipe_ranks import RECIPES, Gang, run_recipe
-from tests.support import entries, from_table, rows
-
-MIB = 1 << 20
+from tests.support import entries, from_table
 
 # --- sizes
 
 
-@pytest.mark.parametrize(
-    ("words", "sizes"),
-    [
-        *rows("rank/recipe_allreduce", "sizes_are_doubled_multiplied_or_listed"),
-        ("100M:400M", [100 * MIB, 200 * MIB, 400 * MIB]),
-        ("2G,4,1K,4", [4, 1024, 2 << 30]),
-    ],
-)
+@from_table
 def test_sizes_are_doubled_multiplied_or_listed(words: str, sizes: list[int]):
     assert parse_sizes(words) == sizes
 

@@ -24,7 +24,7 @@ from rankdeck.c10d._ucc.collectives import reduction
 from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.library import NAME, candidates, explain, missing_components
 from rankdeck.c10d._ucc.peers import PeerGoneError, Peers, name_process
-from tests.support import ROOT, rows
+from tests.support import ROOT, from_table, rows
 
 
 def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_then_in_the_system(
@@ -45,15 +45,7 @@ def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_t
     assert candidates({"RANKDECK_LIBUCC": "/opt/ucc/lib/libucc.so.1"}, str(tmp_path)) == ["/opt/ucc/lib/libucc.so.1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "words"),
-    [
-        (NAME, f"{NAME}: cannot open shared object file: No such file or directory", "there is no libucc.so.1: install libucc1 and"),
-        ("/x/libucc.so.1", "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/libucc.so.1)", "needs GLIBC_2.38"),
-        (NAME, "libucs.so.0: cannot open shared object file: No such file or directory", "UCC can't be loaded (libucs.so.0: cannot"),
-        ("/x/libucc.so.1", "/x/libucc.so.1: invalid ELF header", "let RANKDECK_LIBUCC name another file"),
-    ],
-)  # fmt: skip
+@from_table
 def test_what_the_linker_says_becomes_a_hint(name: str, said: str, words: str) -> None:
     assert words in str(explain(name, said))
 

@@ -22,22 +22,14 @@ from engine.core.metrics.bench import (
 )
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
-from tests.support import from_table, parse_profile, rows
+from tests.support import from_table, parse_profile
 
 MIB = 1 << 20
 
 # --- words
 
 
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [
-        *rows("unit/bench", "a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it"),
-        (64 * MIB, "64 MiB"),
-        (400 * MIB, "400 MiB"),
-        (3 << 30, "3 GiB"),
-    ],
-)
+@from_table
 def test_a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it(size: int, words: str):
     assert moved_words(size) == size_text(size) == words
 
@@ -198,13 +190,7 @@ def test_a_profile_lends_its_layout_environment_and_launch_and_its_backend_only_
         assert profile.recipe.name == "allreduce"
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        *rows("unit/bench", "a_wrong_word_is_one_clear_error"),
-        ({"ranks": 10**9}, "layout.ranks_per_node: must be 1 to 65536"),
-    ],
-)
+@from_table
 def test_a_wrong_word_is_one_clear_error(words, why):
     with pytest.raises(UsageError, match=why):
         bench.make_profiles(words.get("backends"), None, words.get("nodes"), words.get("ranks"), {})

@@ -17,7 +17,7 @@ from engine.core.run.state import Clearing, Outcome, Restart, RunState
 from engine.core.views.saved import saved_view
 from engine.node.programs.checkpoints import find, item_of
 from tests.run_story import Story
-from tests.support import rows
+from tests.support import from_table, rows
 
 NOW = 1e9
 
@@ -88,15 +88,7 @@ def test_a_count_of_lightning_is_no_step(tmp_path: Path) -> None:
     assert find(places=places, written=[], ended=NOW, killed=False, set_aside=False)["newest"]["step"] is None
 
 
-@pytest.mark.parametrize(
-    ("path", "item"),
-    [
-        ("/r/checkpoint-5/optimizer.bin", "/r/checkpoint-5"),
-        ("/r/ckpt/__0_0.distcp", "/r/ckpt"),
-        ("/r/step1_x/last.pt", "/r/step1_x/last.pt"),
-        ("/r/step_2/model/a.pt", "/r/step_2"),
-    ],
-)
+@from_table
 def test_the_checkpoint_of_a_file(path: str, item: str) -> None:
     assert item_of(path) == item
 

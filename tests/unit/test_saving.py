@@ -7,6 +7,7 @@ import pytest
 
 from engine.node.agent.ranks.saving import GROWTH_TIME, HANDLER_TIME, Saving
 from engine.node.agent.state import Rank
+from tests.support import from_table
 
 
 @pytest.fixture
@@ -19,19 +20,8 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
     return rank
 
 
-@pytest.mark.parametrize(
-    ("stream", "text", "goes_on"),
-    [
-        ("out", "Saving model checkpoint to out/checkpoint-500\n", True),
-        ("err", "INFO: writing checkpoint", True),
-        ("out", "Saving model checkpoint to out/checkpoint-500\nModel weights saved in out\n", False),
-        ("out", "saved 1\nsaving 2\n", True),
-        ("out", "writing the log\nstep 7\n", False),
-        ("metrics", '{"t":1,"phase":"save"}\n', True),
-        ("metrics", '{"t":1,"phase":"save"}\n{"t":2,"step":8}\n', False),
-    ],
-)
-def test_what_a_rank_says_after_the_signal(rank: Rank, stream: str, text: str, goes_on: bool) -> None:
+@from_table
+def test_what_a_rank_says_after_the_signal(stream: str, text: str, goes_on: bool, rank: Rank) -> None:
     watch = Saving([rank], lambda paths: None)
     assert watch.goes_on([rank]) == [], "words from before the signal do not count"
     with open(stream, "a") as file:
@@ -39,17 +29,8 @@ def test_what_a_rank_says_after_the_signal(rank: Rank, stream: str, text: str, g
     assert bool(watch.goes_on([rank])) is goes_on
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("step_730.pt", True),
-        ("checkpoint-5/optimizer.bin.tmp", True),
-        ("ckpt/__0_0.distcp", True),
-        ("train.log", False),
-        ("checkpoint-5/trainer_state.json", False),
-    ],
-)
-def test_an_open_file_that_grows(rank: Rank, name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@from_table
+def test_an_open_file_that_grows(name: str, counts: bool, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("engine.node.agent.ranks.saving.monotonic", lambda: now)
     watch = Saving([rank], lambda paths: None)

@@ -17,6 +17,7 @@ from engine.core.errors import UsageError
 from engine.core.plan.plan import Swept
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
 from engine.core.sweeps.queue import ALL, Active, Entry, Needs, Place, Queue, waits
+from tests.support import from_table
 
 SCRIPT = """
 parser = argparse.ArgumentParser()
@@ -28,24 +29,7 @@ parser.add_argument("data")
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "name", "value", "after"),
-    [
-        ("--lr 0.1 --wd 1", "lr", "0.2", "--lr 0.2 --wd 1"),
-        ("--wd 1 --lr=0.1", "--lr", "0.2", "--wd 1 --lr=0.2"),
-        ("opt.lr=0.1 wd=1", "opt.lr", "0.2", "opt.lr=0.2 wd=1"),
-        ("+lr=0.1", "lr", "0.2", "+lr=0.2"),
-        ("-l 1", "l", "2", "-l 2"),
-        ("--lr -1", "lr", "-1e-5", "--lr=-1e-5"),
-        ("--batch-size 8", "batch_size", "16", "--batch-size 16"),
-        ("wd=1", "lr", "0.2", "wd=1 lr=0.2"),
-        ("--wd 1 x=1", "lr", "0.2", "--wd 1 x=1 --lr 0.2"),
-        ("", "lr", "-1e-5", "--lr=-1e-5"),
-        ("--lr 1 -- --lr 3", "lr", "2", "--lr 2 -- --lr 3"),
-        ("-- wd=1", "lr", "2", "--lr 2 -- wd=1"),
-        ("--tag a", "tag", "$(touch x) ;", "--tag '$(touch x) ;'"),
-    ],
-)
+@from_table
 def test_an_argument_is_set_in_the_form_that_the_command_line_has(
     before: str, name: str, value: str, after: str
 ) -> None:
@@ -60,52 +44,19 @@ def test_the_program_says_how_an_argument_is_written_that_the_command_line_lacks
     assert with_argument(["x=1"], "lr", "2", hydra) == ["x=1", "lr=2"]
 
 
-@pytest.mark.parametrize(
-    ("args", "name", "value", "words"),
-    [
-        ("--lr 1 --lr 2", "lr", "3", "twice"),
-        ("--fp16 --lr 1", "fp16", "3", "an option without a value"),
-        ("--debug --lr 1", "debug", "3", "has no value"),
-        ("--layers 1 2", "layers", "3", "one value or several"),
-        ("--sizes 1 2", "sizes", "3", "not one value"),
-        ("x", "data", "y", "not one value"),
-        ("", "lr", "fast", "is not a number"),
-    ],
-)
+@from_table
 def test_an_argument_that_takes_no_single_value_is_refused(args: str, name: str, value: str, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         with_argument(shlex.split(args), name, value, read_arguments(SCRIPT))
 
 
-@pytest.mark.parametrize(
-    ("word", "words"),
-    [
-        ("lr", "is not NAME=V1,V2"),
-        ("--=1", "is not NAME=V1,V2"),
-        ("lr=", "has no values"),
-        ("lr=1,,2", "has an empty value"),
-        ("lr=1,2,1", "has 1 twice"),
-        ('lr="1', "can't be read"),
-    ],
-)
+@from_table
 def test_values_of_an_argument_that_can_not_be_meant_are_refused(word: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         argument_axis(word)
 
 
-@pytest.mark.parametrize(
-    ("word", "words"),
-    [
-        ("layout.ranks_per_node", "is not KEY="),
-        ("layout.rank_per_node=[1]", "there is no key"),
-        ("layout.ranks_per_node=2", "is not a TOML list"),
-        ("layout.ranks_per_node=[1", "is not a TOML list"),
-        ("layout.ranks_per_node=[1]\nx=[2]", "is not a TOML list"),
-        ("layout.ranks_per_node=[]", "has no values"),
-        ("env.A=['1', '1']", "has 1 twice"),
-        ("schema=[1]", "does not change what a run does"),
-    ],
-)
+@from_table
 def test_values_of_a_key_that_can_not_be_meant_are_refused(word: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         key_axis(word)
