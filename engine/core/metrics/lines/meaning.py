@@ -198,6 +198,8 @@ class _Metrics:
                 is_aside=True,
             )
         counts = line.step is not None or line.epoch is not None
+        if line.counted == "batch" and line.epoch is None and line.steps is None and not self.values:
+            return None  # `batch 64 is too large`: a size
         if self.part is not None and "loss" not in self.values and counts and not line.names.loss:
             self.values = {"loss": self.part, **self.values}
             self.is_known = True
