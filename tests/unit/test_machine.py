@@ -17,6 +17,7 @@ from engine.core.run.machine import replay, step
 from engine.core.run.moves import Step
 from engine.core.views.story import tell_all
 from tests.run_story import TWO, Story, check_words, continued, given_up, without_b
+from tests.support import rows
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -56,80 +57,17 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
 
 
 EVENTS: tuple[AnyEvent, ...] = (
-    ev.RunLaunched(at=5e3, run="y", name="y", nodes=TWO, on_failure="hold", max_restarts=1),
-    ev.SupervisorStarted(at=5e3, pid=9),
     *(
-        ev.NodeConnected(at=5e3, node=node, agent_pid=7, ranks=ranks)
-        for node in ("a", "b", "z")
-        for ranks in (
-            (),
-            (ev.KnownRank(attempt=0, rank=0, pid=100), ev.KnownRank(attempt=0, rank=1, pid=101, status=1)),
-            (ev.KnownRank(attempt=0, rank=2, pid=102, status=0), ev.KnownRank(attempt=9, rank=99, pid=102)),
-        )
-        for store in (None, (0, 4000), (8, 4000))
+        msgspec.convert({"event": kind, "at": 5e3, **fields, **dict(zip(choices, chosen, strict=True))}, AnyEvent)
+        for kind, fields, choices in rows("unit/machine", "events")
+        for chosen in itertools.product(*choices.values())
     ),
-    *(ev.NodeDisconnected(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
-    *(ev.NodeGivenUp(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
-    ev.JobEnded(at=5e3, reason="x"),
-    ev.RunQueued(at=5e3, job="7", by="alice"),
-    ev.JobEnding(at=5e3, reason="x"),
-    *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
-    *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
-    *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),
-    *(ev.ScriptImported(at=5e3, attempt=attempt, modules=(("numpy", 1.5),)) for attempt in (0, 9)),
-    *(
-        ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
-        for attempt in (-1, 0, 1, 9)
-        for node in ("a", "z")
-        for abandoned in ((), (4242,))
-    ),
-    *(ev.NodeClosed(at=5e3, node=node) for node in ("a", "b", "z")),
-    *(ev.StoreOpened(at=5e3, attempt=attempt, node="a", port=1) for attempt in (0, 1, 9)),
-    *(ev.StoreLost(at=5e3, attempt=attempt, reason="x", status=status) for attempt in (0, 1, 9) for status in (1, 70)),
-    *(ev.StoreMissed(at=5e3, attempt=attempt, ranks=(0,)) for attempt in (0, 1, 9)),
-    *(ev.RankSpawned(at=5e3, attempt=attempt, rank=rank, pid=1) for attempt in (0, 1, 9) for rank in (-1, 0, 1, 2, 3)),
-    *(
-        ev.RankEnded(at=5e3, attempt=attempt, rank=rank, status=status, step=3, secondary=status < 0)
-        for attempt in (0, 1, 9)
-        for rank in (-1, 0, 1, 2, 3)
-        for status in (0, 1, -9)
-    ),
-    *(ev.RankLost(at=5e3, attempt=attempt, rank=rank, reason="x") for attempt in (0, 1, 9) for rank in (-1, 0, 2, 3)),
-    *(
-        ev.RankJoined(at=5e3, attempt=attempt, rank=rank, generation=generation)
-        for attempt in (0, 1)
-        for rank in (-1, 0, 2)
-        for generation in (0, 1, 2)
-    ),
-    *(
-        ev.RankWaiting(at=5e3, attempt=attempt, rank=rank, generation=generation)
-        for attempt in (0, 1)
-        for rank in (-1, 0, 2)
-        for generation in (0, 1, 2)
-    ),
-    *(ev.RejoinOverdue(at=5e3, attempt=attempt, generation=generation) for attempt in (0, 1) for generation in (0, 1)),
-    *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
-    *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
-    *(ev.CheckpointsFound(at=5e3, attempt=attempt, found=ev.Found()) for attempt in (0, 1)),
-    ev.CheckpointFolderSeen(at=5e3, attempt=0, folder="/w/ckpt"),
-    *(ev.HoldOverdue(at=5e3, attempt=attempt, seconds=60.0) for attempt in (0, 1)),
     *(
         ev.HealthNoticed(at=5e3, attempt=attempt, kind="nan", ranks=(1, 9), text="x", policy=policy)
         for attempt in (0, 1)
         for policy in typing.get_args(ev.NanPolicy)
     ),
-    *(
-        ev.StopRequested(at=5e3, by="bob", at_once=at_once, again=again)
-        for at_once in (False, True)
-        for again in (False, True)
-    ),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
-    *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
-    *(
-        ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9, pid=pid)
-        for rank in (-1, 0, 1, 2, 3)
-        for pid in (None, 4242)
-    ),
 )
 
 
