@@ -1,5 +1,6 @@
 """`rankdeck import`: a command of another launcher becomes a profile."""
 
+import os.path
 import shlex
 from typing import Any
 
@@ -12,7 +13,15 @@ from engine.gate import CLOSED
 from engine.planning.profiles import to_toml
 
 
-@click.command("import", context_settings=PROGRAM_WORDS)
+class _Import(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options may also follow the name of a batch file."""
+        if args[1:] and args[1].startswith(("--name", "--print", "--set")) and os.path.isfile(args[0]):
+            args = [*args[1:], args[0]]
+        return super().parse_args(ctx, args)
+
+
+@click.command("import", cls=_Import, context_settings=PROGRAM_WORDS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--name", metavar="NAME", help="Of the profile; default: from the job or the script.")
 @click.option("--nodes", metavar="NODES", help="Nodes, such as gpu[01-04], instead of those of the command.")

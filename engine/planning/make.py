@@ -215,7 +215,7 @@ def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: Draft, *, checke
     plan = draft.planned(draft.settings(AUTOMATIC[-1] if is_auto else profile.backend.name), asked=False)
     check_ranks(plan)
     if checked:
-        _check_this_machine(plan)
+        _check_this_machine(plan, for_job=True)
     plan = _with_submission(plan, job)
     if not is_auto:
         return plan
@@ -282,14 +282,14 @@ def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
     return f"auto: {why}" if profile.backend.name == AUTO else why
 
 
-def _check_this_machine(plan: LaunchPlan) -> None:
-    """Raises CheckError if something is missing that every rank on this machine needs."""
+def _check_this_machine(plan: LaunchPlan, *, for_job: bool = False) -> None:
+    """Raises CheckError if something is missing that every rank needs. `for_job`: they run elsewhere, where other programs may be."""
     if not os.path.isdir(plan.workdir):
         hint = "set launch.workdir to a folder that exists"
         raise CheckError(f"the working directory {plan.workdir} does not exist", hint=hint)
     script = Path(plan.program.target)
     if plan.launch.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them
-        if shutil.which(plan.launch.wrap[0]) is None:
+        if not for_job and shutil.which(plan.launch.wrap[0]) is None:
             raise CheckError(f"there is no program {plan.launch.wrap[0]!r}", hint="correct launch.wrap, or install it")
         return
     if plan.program.kind == "script" and not script.is_file():
@@ -297,7 +297,7 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         raise CheckError(f"the script {script} does not exist", hint=hint)
     if plan.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
-    if plan.rank.wrap and shutil.which(plan.rank.wrap[0]) is None:
+    if plan.rank.wrap and not for_job and shutil.which(plan.rank.wrap[0]) is None:
         raise CheckError(f"there is no program {plan.rank.wrap[0]!r}", hint="correct rank.wrap, or install it")
     if shutil.which(plan.python) is None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")

@@ -73,12 +73,12 @@ def test_a_command_of_another_launcher_becomes_a_profile_that_does_the_same(rank
     assert not (work / "pwned").exists()
     (work / "prepare.sh").write_text("export SHADE=dark\n")
     (work / "job.sh").write_text(BATCH)
-    done = rankdeck("import", "--nodes", "localhost", "job.sh")
+    done = rankdeck("import", "job.sh", "--name", "big", "--nodes", "localhost")
     assert done.returncode == 0, done.stderr
     assert "left out: --time" not in done.stdout
     assert "left out: > log, 2>&1: rankdeck keeps the output" in done.stdout
     launched = rankdeck("launch", "big", "--set", f"launch.python={sys.executable}")
-    assert "[r1 localhost] 1 2 ['--n', 'a b', '{rank}'] light blue dark" in launched.stdout
+    assert "[r1 localhost] 1 2 ['--n', 'a b', '{rank}', 'dark'] light blue dark" in launched.stdout
     wrong = rankdeck("import", "--name", "other", "torchrun --nprocs 2 train.py")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "word 2 of the command: torchrun has no option --nprocs" in wrong.stderr

@@ -154,7 +154,7 @@ def test_a_batch_file_becomes_a_profile() -> None:
     draft, name = read_script(BATCH, "job.sh")
     assert name == "big-run"
     assert read(BATCH, file="job.sh") == profile(
-        4, "--lr", "0.1", "--data", "$DATA",
+        4, "--lr", "0.1", "--data", "{env.DATA}",
         layout={"slurm": {"nodes": 2, "time": "01:00:00", "options": ["--gpus-per-node=4"]}},
         launch={"setup": "module load cuda/12.4\nsource ~/env/bin/activate\nexport PYTHONPATH=$PWD:$PYTHONPATH"},
         env={"NCCL_DEBUG": "INFO"},
@@ -180,7 +180,9 @@ def test_options_of_sbatch_win_over_its_file() -> None:
     options = [Word("--ntasks-per-node=8", "the command")]
     assert profile_data(read_script(text, "job.sh", options)[0], "x")["layout"]["ranks_per_node"] == 8
     words = [Word(text, "") for text in ("sbatch", "-N", "2", "--hold", "job.sh", "more")]
-    assert batch_file(words) == ("job.sh", words[1:4])
+    assert batch_file(words[:5]) == ("job.sh", words[1:4])
+    with pytest.raises(UsageError, match="more is an argument of"):
+        batch_file(words)
     assert batch_file(words[1:]) is None
 
 

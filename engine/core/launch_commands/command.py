@@ -89,7 +89,7 @@ def read_words(draft: Draft, words: list[Word], job: Job) -> None:
         if not words:
             raise UsageError("the command is empty", hint=_LISTED)
         name, rest = program_of(words[0].text), words[1:]
-        if name in _SHELLS and (inner := _in_shell(draft, rest)):
+        if name in _SHELLS and (inner := _in_shell(draft, rest, job)):
             words = inner
             continue
         if name in ("apptainer", "singularity") and rest and rest[0].text in ("exec", "run"):
@@ -140,7 +140,7 @@ def runs_in_environment(words: list[Word]) -> int:
     )
 
 
-def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:
+def _in_shell(draft: Draft, words: list[Word], job: Job) -> list[Word]:
     """The words of the command that a shell runs with `-c`; empty: there is none, or there are several."""
     if len(words) != 2 or words[0].text not in ("-c", "-lc"):
         return []
@@ -149,7 +149,7 @@ def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:
         return []
     if found[0].left_out:
         draft.leave_out(", ".join(found[0].left_out), reasons()["output"])
-    return words_of(Statement(found[0].text, words[1].place), {})
+    return words_of(Statement(found[0].text, words[1].place), job.numbers())
 
 
 def _read_program(draft: Draft, words: list[Word], outer: str) -> None:

@@ -11,12 +11,18 @@ from engine.core.errors import UsageError
 from engine.core.plan.rank import literal
 
 DOLLAR, BACKTICK = "\ue000", "\ue001"  # stand for `$` and a backtick that the shell takes literally
+LITERAL = {"$": ord(DOLLAR), "*": 0xE002, "?": 0xE003, "{": 0xE004}  # what stands for characters between quotes
 NEEDS_SHELL = re.compile(r"[$`]")
+_OF_TASK = set("SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_TASK_PID PWD OLDPWD RANDOM SECONDS".split())
+_PATTERN = re.compile(
+    r"[*?]|\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}"
+)  # with which the shell looks for files, or makes several words
+_VARIABLE = re.compile(r"\$\{?((?<=\{)[A-Za-z_]\w*(?=\})|(?<!\{)[A-Za-z_]\w*)\}?")
 
 
 def as_written(text: str) -> str:
     """A text in which `$` is written as such, wherever the shell takes it literally."""
-    return text.replace(DOLLAR, "$").replace(BACKTICK, "`")
+    return text.translate({mark: sign for sign, mark in LITERAL.items()} | {ord(BACKTICK): "`"})
 
 
 class Word(NamedTuple):
@@ -91,9 +97,21 @@ class Draft:
         for word in args:
             if "[@]" in word.text or "[*]" in word.text:
                 raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
-            if NEEDS_SHELL.search(word.text) or word.text.startswith(("<(", ">(", "~/")):
-                self.leave_out(word.text, "no shell expands it: write its value into the profile")
-        self.args += [literal(as_written(word.text)) for word in args]
+            text, names = _VARIABLE.sub("", word.text), set(_VARIABLE.findall(word.text))
+            if names & _OF_TASK:
+                hint = "write {rank}, {local_rank}, {world_size} or {env.SLURM_NODEID} into recipe.args, or a path without $PWD"
+                raise UsageError(f"{word.place}: {as_written(word.text)!r} differs between tasks or folders", hint=hint)
+            if NEEDS_SHELL.search(text):
+                hint = "write its value into the command"
+                raise UsageError(f"{word.place}: only a shell knows {as_written(word.text)!r}", hint=hint)
+            if text != word.text:
+                self.leave_out(word.text, "each rank gets the value of its node, as one argument")
+            elif text.startswith(("<(", ">(", "~/")) or _PATTERN.search(text):
+                self.leave_out(text, "no shell expands it: write its value into the profile")
+            parts = re.split(_VARIABLE, word.text)  # every second one is a name
+            self.args.append(
+                "".join(f"{{env.{one}}}" if at % 2 else literal(as_written(one)) for at, one in enumerate(parts))
+            )
 
 
 def known_text(word: Word, meaning: str) -> str:

@@ -17,7 +17,7 @@ from engine.core.launch_commands.command import (
 )
 from engine.core.launch_commands.draft import NEEDS_SHELL, RELATIVE, SET_BY_RANKDECK, Draft, Word, as_written
 from engine.core.launch_commands.options import read_options, reasons
-from engine.core.launch_commands.shell import Statement, statements, words_of
+from engine.core.launch_commands.shell import OF_NODE, Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, joined
 
 _SETUP = "module ml source . conda mamba micromamba spack eval ulimit unset umask".split()
@@ -34,6 +34,11 @@ def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
     rest = read_options(joined(words[1:]), "sbatch")[1]
     if not rest:
         raise UsageError("sbatch is given no file", hint="rankdeck import FILE")
+    if rest[1:]:
+        hint = "write it into the file, in place of $1"
+        raise UsageError(
+            f"{rest[1].place}: {rest[1].text} is an argument of {rest[0].text}, which is not read", hint=hint
+        )
     return rest[0].text, words[1 : len(words) - len(rest)]
 
 
@@ -67,6 +72,7 @@ class _Reader:
         self._tested = ""  # the place of a test, whose result decides on the rest of its line
         self._folder = ""  # in which `launch.setup` is
         self._below = {"SLURM_SUBMIT_DIR"}  # variables with paths from the folder of the submission; wrong after `cd`
+        self._assigned: set[str] = set()  # variables that the file sets
         self._conditions = 0  # blocks of `if` and `case` around a statement
         self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
@@ -77,7 +83,7 @@ class _Reader:
         for number, line in enumerate(text.splitlines(), 1):
             if found := _DIRECTIVE.match(line):
                 words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}"), {})
-                self.take_options(words)
+                self.take_options([word._replace(text=as_written(word.text)) for word in words])
             elif line.startswith(("#PBS ", "#BSUB ", "#OAR ", "#COBALT ", "#PJM ", "#FLUX: ")):
                 self.draft.leave_out(f"{self._file}:{number}: {line}", "rankdeck reads directives of Slurm only")
             elif line.strip() and not line.lstrip().startswith("#"):
@@ -92,17 +98,23 @@ class _Reader:
         self.job.take(self.draft, given, quietly=True)
         if not self.draft.workdir:
             self._known["SLURM_SUBMIT_DIR"] = "."
-        for name, number in (
-            ("SLURM_NNODES", self.job.nodes),
-            ("SLURM_JOB_NUM_NODES", self.job.nodes),
-            ("SLURM_NTASKS", self.job.tasks or (self.job.nodes or 1) * (self.job.tasks_per_node or 0) or None),
-            ("SLURM_NTASKS_PER_NODE", self.job.tasks_per_node),
-        ):
-            if number is not None:
-                self._known[name] = str(number)
+        self._known |= self.job.numbers()
 
     def take(self, statement: Statement) -> None:
+        for default in re.findall(r"\$\{(\w+):?[-=]([^{}]*)\}", statement.text):
+            if default[0] not in self._known and not OF_NODE.fullmatch(default[0]):
+                why = "the file takes it from the environment: its default is written"
+                self.draft.leave_out("=".join(default), why)
+        if re.match(r"\((?!\()", statement.text):
+            hint = "take the parentheses out, or import the command in them"
+            raise UsageError(f"{statement.place}: commands in parentheses are not read", hint=hint)
+        if self._file:  # which gets no arguments
+            text = re.sub(r'(?<!\S)"\$@"(?!\S)|\$\{?@\}?', "", statement.text)
+            statement = statement._replace(text=text)
         words = words_of(statement, self._known)
+        if not words:
+            return
+        self._assigned |= {found[1] for word in words if (found := _ASSIGNMENT.match(word.text))}
         name = program_of(words[0].text)
         if name in ("for", "while", "until"):
             self._loops.append(statement.place)
@@ -110,7 +122,7 @@ class _Reader:
             self._loops.pop()
         elif name in ("if", "case", "fi", "esac"):
             self._conditions += 1 if name in ("if", "case") else -1
-        elif name in ("do", "then", "else"):
+        elif name in ("do", "then", "else", "{"):
             words = words[1:] or words
             name = program_of(words[0].text)
         plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]
@@ -141,7 +153,7 @@ class _Reader:
             if self.is_submitted and not self.draft.workdir:
                 self._known["SLURM_SUBMIT_DIR"] = "."
         elif (
-            any(is_program(word.text) for word in plain[:2])
+            (name not in _NO_MATTER and any(is_program(word.text) for word in plain[:2]))
             or starts_ranks(plain)
             or runs_in_environment(plain)
             or name in ("apptainer", "singularity")
@@ -149,6 +161,9 @@ class _Reader:
         ):
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
+            self._known = {
+                known: self._known[known] for known in self._known.keys() - {word.text for word in words}
+            }  # `read`
             why = reasons()["trap" if name == "trap" else "shell"]
             self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
 
@@ -179,7 +194,9 @@ class _Reader:
                 continue
             needs_shell = NEEDS_SHELL.search(value) is not None
             found[name] = f"${name}" if needs_shell and name in SET_BY_RANKDECK else value
-            if exported and name not in SET_BY_RANKDECK and (needs_shell or f"{name}=~" in statement.text):
+            if exported and needs_shell and " " in value and starts_ranks([Word(one, "") for one in value.split()]):
+                self.draft.leave_out(name, "it holds the command itself, which the profile has")
+            elif exported and name not in SET_BY_RANKDECK and (needs_shell or f"{name}=~" in statement.text):
                 in_setup.append(name)
             elif exported:
                 self.draft.set_env(name, value)
@@ -197,7 +214,9 @@ class _Reader:
         programs = self._programs
         if len(programs) > 1:
             programs = [
-                one for one in programs if any(is_program(word.text) and word.text != "srun" for word in one[1])
+                one
+                for one in programs
+                if any(is_program(part) and part != "srun" for word in one[1] for part in as_written(word.text).split())
             ] or programs  # srun runs tools on nodes too
             programs = [one for one in programs if starts_ranks(one[1])] or programs
         if not programs:
@@ -216,6 +235,11 @@ class _Reader:
         for part in chosen.left_out:
             self.draft.leave_out(part, reasons()["output"])
         read_words(self.draft, words, self.job)
+        exported = set(re.findall(r"(?:export |\s)(\w+)=", "\n".join(f" {line}" for line in self.draft.setup)))
+        used = set(re.findall(r"(?<!\{)\{env\.(\w+)\}", " ".join(self.draft.args)))
+        if name := min(used & self._assigned - exported - set(self.draft.env), default=""):
+            hint = "write its value into the command"
+            raise UsageError(f"{chosen.place}: the value of {name} depends on what rankdeck does not run", hint=hint)
         on_all = any(program_of(word.text) in ("srun", *MPIRUN) for word in words)
         if self.draft.slurm is not None and self.draft.node_count is None:
             self.draft.node_count = self.job.nodes if on_all else 1

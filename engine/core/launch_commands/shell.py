@@ -2,13 +2,14 @@
 of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose value the text itself sets. Everything else (`$(...)`,
 `<(...)`, other variables) stays as it is, as one word."""
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.draft import DOLLAR, Word
+from engine.core.launch_commands.draft import DOLLAR, LITERAL, Word
 
 MAX_TEXT = 1 << 17  # longest simple command
 MAX_VALUE = 1 << 12  # longest value that replaces a variable: values of values would double
@@ -24,7 +25,7 @@ class Statement(NamedTuple):
 
 
 _PART = re.compile(
-    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}|(?<!\S)[<>]\((?:[^()]|\([^()]*\))*\)"  # words, or parts of words
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]{0,999}\}|(?<!\S)[<>]\((?:[^()]|\([^()]*\))*\)"  # words, or parts of words
     r"|(?P<comment>(?<!\S)#[^\n]*)"
     r"|(?P<redirect>(?:&>>?|(?<!\S)\d+[<>]+&?|[<>]+&?)[ \t]*(?:\d+(?=\s|$)|[^\s|&;]*))"
     r"|(?P<pipe>\|(?!\|)[^;&\n]*)"
@@ -35,9 +36,14 @@ _PART = re.compile(
 _HERE = re.compile(r"(?<!<)<<-?(?!<)[ \t]*[\"'\\]?(\w+)")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _VARIABLE = re.compile(
-    r"'[^']*'|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.DOTALL
+    r"'[^']*'|\\.|\$\(\((?P<sum>[^()$`]{1,99}|[^()`]{1,99})\)\)|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`"
+    r"|\$(?:\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]{0,999}))?\}|(?P<bare>\w+))", re.DOTALL,
+)  # fmt: skip
+OF_NODE = re.compile(r"SLURM_\w+|HOME|USER|PWD|TMPDIR|HOSTNAME|SCRATCH|WORK|STORE|\w*PATH|\w+_VISIBLE_DEVICES")
+"""Variables that the environment of a job usually has, so that a default of the file says little."""
+_SUBSTITUTION = re.compile(
+    r"'[^']*'|\\.|(?P<found>[$<>]\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]{0,999}\})", re.DOTALL
 )
-_SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>[$<>]\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\})", re.DOTALL)
 
 
 def statements(text: str, name: str = "") -> Iterator[Statement]:
@@ -100,16 +106,37 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
 def _with_marks(found: re.Match[str]) -> str:
     """A quoted part with `DOLLAR` for each `$` that the shell takes literally, and without `\\` at the end of a line."""
     part = found[0]
-    if part[0] == "'":
-        return part.replace("$", DOLLAR)
-    return part.replace("\\\n", "").replace("\\$", DOLLAR)
+    marks = {ord(sign): chr(mark) for sign, mark in LITERAL.items() if part[0] == "'" or sign != "$"}
+    if part[0] != "'":
+        part = re.sub(
+            r"\$\{[^}]{0,999}\}|\$\((?:[^()]|\([^()]*\))*\)|([^$]|\$)",
+            lambda one: one[0].translate(marks) if one[1] else one[0],
+            part,
+            flags=re.DOTALL,
+        )
+        return part.replace("\\\n", "").replace("\\$", DOLLAR)
+    return part.translate(marks)
 
 
 def replaced(text: str, known: Mapping[str, str]) -> str:
     """The text with the values of variables in place of their names, except in single quotes."""
 
     def value(match: re.Match[str]) -> str:
-        found = known.get(match["braced"] or match["bare"] or "", match[0])
+        if match["sum"]:
+            return _sum(
+                re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda one: known.get(one[1], one[0]), match["sum"]), match[0]
+            )
+        name = match["braced"] or match["bare"] or ""
+        is_known = name in known or match["default"] is None or OF_NODE.fullmatch(name)
+        found = known.get(name, match[0]) if is_known else match["default"]
         return found if len(found) <= MAX_VALUE else match[0]
 
     return _VARIABLE.sub(value, text)
+
+
+def _sum(text: str, otherwise: str) -> str:
+    """The value of `$((...))`, if it only calculates with whole numbers."""
+    if re.fullmatch(r"[\d\s()+*/%-]+", text) and "**" not in text:
+        with contextlib.suppress(SyntaxError, ArithmeticError, TypeError):  # the shell would say so too
+            return str(eval(text.strip().replace("/", "//"), {"__builtins__": {}}))
+    return otherwise

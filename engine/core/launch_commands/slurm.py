@@ -38,6 +38,16 @@ class Job:
         self.is_requeued = False
         self.container: dict[str, Given] = {}  # options of pyxis, without `--container-`
 
+    def numbers(self) -> dict[str, str]:
+        """The variables with numbers that Slurm sets in the job."""
+        tasks = self.tasks or (self.nodes or 1) * (self.tasks_per_node or 0) or None
+        found = {
+            **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), self.nodes),
+            "SLURM_NTASKS": tasks,
+            "SLURM_NTASKS_PER_NODE": self.tasks_per_node,
+        }
+        return {name: str(number) for name, number in found.items() if number is not None}
+
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
         """Takes options. `quietly`: they are those of the job, which rankdeck submits."""
         for one in given:

@@ -2,10 +2,10 @@
 
 import re
 
-from engine.core.launch_commands.draft import DOLLAR, Draft, Word, whole_number
+from engine.core.launch_commands.draft import DOLLAR, LITERAL, Draft, Word, whole_number
 from engine.core.launch_commands.options import Given, read_options, take_option, take_program
 
-_OWN_WORD = re.compile(rf"[${DOLLAR}](?:\{{local_rank\}}|local_rank\b)")
+_OWN_WORD = re.compile(rf"[${DOLLAR}](?:[{{{chr(LITERAL['{'])}]local_rank\}}|local_rank\b)")
 
 
 def read_torchrun(draft: Draft, words: list[Word], *, passes_local_rank: bool = False) -> None:
