@@ -25,14 +25,14 @@ from tui.widgets.rank_table import RankTable
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])
 async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: FakeEngine, key: str):
     engine.add_run("other-9999")
-    app = RankdeckApp(engine)
+    app = RankdeckApp(engine, open_profile="quickstart")
     async with showing(app, "Plan: quickstart", "● other") as pilot:
-        await after(pilot, key, "duplicate (d)")
+        await after(pilot, key, "edit (e)")
         await after(pilot, (*"watchoth",), "watch other-9999")
         await after(pilot, "enter", on=RunScreen)
         await until_seen(pilot, "● running")
         await after(pilot, key, "restart (r)")
-        assert "duplicate (d)" not in text_of(app)
+        assert "edit (e)" not in text_of(app)
         await pilot.press(*"restart")
         await after(pilot, "enter", "Restart other?")
 
@@ -54,12 +54,12 @@ async def test_with_ascii_every_screen_is_made_of_ascii(engine: FakeEngine):
         run.tick(step, loss=None if step == 9 else 3 / step)
     run.fail(2, traceback="Traceback\nValueError: x")
     run.write(0, "words\n" * 100)
-    app = RankdeckApp(engine, ascii=True)
+    app = RankdeckApp(engine, ascii=True, open_profile="quickstart")
     async with showing(app, "| 0| 1| 2| 3|", "! plain") as pilot:
         assert text_of(app).isascii(), text_of(app)
         await after(pilot, "n", "(*) gloo", "| 0| 1| 2| 3|")
         assert text_of(app).isascii(), text_of(app)
-        await after(pilot, "escape tab enter", "! holding", "X failed", "Why")
+        await after(pilot, "escape shift+tab enter", "! holding", "X failed", "Why")
         assert text_of(app).isascii(), text_of(app)
         for pane in "2345":
             await pilot.press(pane)
@@ -229,7 +229,7 @@ async def test_a_tiny_terminal_is_no_reason_to_end(
     engine: FakeEngine, run: FakeRun, screen: str, size: tuple[int, int]
 ):
     opens, first, keys, last = SMALL[screen]
-    app = RankdeckApp(engine, open_run=RUN if screen in ("run", "stacks") else None)
+    app = RankdeckApp(engine, open_run=RUN if screen in ("run", "stacks") else None, open_profile="quickstart")
     async with showing(app, "Plan: quickstart" if opens else first) as pilot:
         await after(pilot, (*opens,), first)
         await pilot.resize_terminal(*size)

@@ -50,12 +50,12 @@ async def after_in_ascii(pilot: Pilot[Any], keys: str | Sequence[str], *texts: s
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
 async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: tuple[int, int]):
-    app = RankdeckApp(engine, ascii=True)
+    app = RankdeckApp(engine, ascii=True, open_profile="quickstart")
     async with showing(app, "Plan: quickstart", "! quickstart", size=size) as pilot:
         assert_ascii(pilot)
         for title in ("Plan: mine", "Plan: a-name", "Plan: secret"):
             await after_in_ascii(pilot, "down", title, "rank 0")
-        await after_in_ascii(pilot, "tab", "Run: quickstart")
+        await after_in_ascii(pilot, "shift+tab", "Run: quickstart")
         await after_in_ascii(pilot, ("slash", *"zzz"), "Nothing matches.")
         await after_in_ascii(pilot, "escape ctrl+c", "q goes back or leaves")
         await after_in_ascii(pilot, "colon", "new (n)")

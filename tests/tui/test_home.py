@@ -64,10 +64,11 @@ async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
 async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
     run = engine.add_run("first-1111")
-    async with showing(RankdeckApp(engine), "Plan: quickstart", "4 ranks on 1 node", size=(120, 40)) as pilot:
+    app = RankdeckApp(engine, open_profile="quickstart")
+    async with showing(app, "Plan: quickstart", "4 ranks on 1 node", size=(120, 40)) as pilot:
         engine.entries[0] = entry(profile("quickstart", nodes="localhost:7"), engine.folder, "shipped")
         await until_seen(pilot, "7 ranks on 1 node")
-        await after(pilot, "l", "Run: first", "progress   step 0/100")
+        await after(pilot, "h", "Run: first", "progress   step 0/100")
         run.tick(41, loss=1.5)
         await until_seen(pilot, "progress   step 41/100", "loss       1.5")
 
@@ -97,7 +98,7 @@ async def test_a_run_of_another_login_node_is_shown_with_the_command_that_watche
 
     monkeypatch.setattr(engine, "attach", refuse)
     async with showing(RankdeckApp(engine), "supervisor on login9", size=(120, 40)) as pilot:
-        await after(pilot, "tab", "Run: far", "ssh -t login9 rankdeck attach far-1111", "can't watch it from this host")
+        await until_seen(pilot, "Run: far", "ssh -t login9 rankdeck attach far-1111", "can't watch it from this host")
         await after(pilot, "enter", "the supervisor of far-1111 is on login9", "ssh -t login9 rankdeck")
 
 
@@ -170,7 +171,7 @@ async def test_names_that_look_like_markup_are_shown_as_they_are(engine: FakeEng
     run.change(name=odd)
     run.fail(1, note="[bold")
     async with showing(RankdeckApp(engine), "[red[/  ✖ bad [/b", "◆ [red[/", size=(120, 40)) as pilot:
-        await after(pilot, "tab", "Run: [red[/")
+        await until_seen(pilot, "Run: [red[/")
         await after(pilot, "colon", "watch odd-6666")
 
 
@@ -253,8 +254,7 @@ async def test_a_run_under_the_cursor_shows_its_change_its_curve_its_last_line_a
     for step in range(40):
         run.tick(step, loss=4.0 - step / 20)
     run.fail(1)
-    async with showing(RankdeckApp(engine), "Plan: quickstart", size=(120, 40)) as pilot:
-        await pilot.press("l")
+    async with showing(RankdeckApp(engine), size=(120, 40)) as pilot:
         seen = await until_seen(pilot, "rank 1 was killed by SIGKILL", "look at the memory", "rank 1     step 39 loss")
         assert "(was job-1111)" in seen
         assert "██▇" in seen

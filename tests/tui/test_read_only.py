@@ -18,13 +18,13 @@ from tui.screens.home import HomeScreen
 async def test_keys_that_change_something_are_not_offered_and_do_nothing(tmp_path: Path):
     engine = FakeEngine(tmp_path)
     engine.add_run("gpt-aaaa")
-    app = RankdeckApp(engine, read_only=True)
+    app = RankdeckApp(engine, read_only=True, open_profile="quickstart")
     async with showing(app, "Plan: quickstart", "H history", size=(120, 30)) as pilot:
         assert "enter launch" not in text_of(app)
         await after(pilot, "n", "opened with --read-only")
         await pilot.press("enter", "e", "d")
         assert isinstance(app.screen, HomeScreen)
-        await after(pilot, "l enter", "q detach")
+        await after(pilot, "h enter", "q detach")
         await pilot.press("s", "x", "r")
         assert not app.screen.is_modal
     assert engine.launched == []

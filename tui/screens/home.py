@@ -1,4 +1,4 @@
-"""Home: the profiles with their plans, and the runs. Enter launches a profile or opens a run."""
+"""Home: the runs, and the profiles with their plans. Enter opens a run or launches a profile."""
 
 import asyncio
 import contextlib
@@ -47,14 +47,15 @@ class FilterLine(Input):
 
 
 class HomeScreen(DeckScreen):
-    """Profiles, runs, and the plan or the details of the one under the cursor, which begins on `profile`."""
+    """Runs, profiles, and the details or the plan of the one under the cursor, which begins on `profile`, or on the newest run."""
 
     BINDINGS = bindings("home")
-    AUTO_FOCUS = "#profiles"
+    AUTO_FOCUS = "#runs"
 
     def __init__(self, profile: str | None = None) -> None:
         super().__init__()
         self._shown: object = None
+        self._has_variables = False  # whether plans have the variables that rankdeck sets
         self._looked: tuple[str, Look] | None = None  # the run that was looked at last
         self.lists = HomeLists(self, self.show_choice, profile)
         self._past = Relaunching(self, self.lists.chosen_run)
@@ -97,15 +98,12 @@ class HomeScreen(DeckScreen):
         pane = self.query_one("#plan", TextPane)
         match choice:
             case RunSummary():
-                self._show_run(
-                    choice, None if self._looked is None or self._looked[0] != choice.run else self._looked[1]
-                )
+                looked = self._looked
+                self._show_run(choice, looked[1] if looked is not None and looked[0] == choice.run else None)
                 self._look_at(choice)
             case ProfileEntry(profile=None):
-                error = RankdeckError(
-                    choice.error or "is unreadable",
-                    hint=f"{first_key('home.edit', self.deck.keymap)} opens the file in your editor",
-                )
+                hint = f"{first_key('home.edit', self.deck.keymap)} opens the file in your editor"
+                error = RankdeckError(choice.error or "is unreadable", hint=hint)
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
@@ -141,8 +139,9 @@ class HomeScreen(DeckScreen):
         except RankdeckError as error:
             pane.show_text(partial(error_text, error), title=title)
         else:
-            key = first_key("profiles.trust", self.deck.keymap)
-            text = partial(plan_text, plan, ascii=self.deck.ascii, trusted_by=f"{key} trusts it")
+            trust, show = (first_key(id, self.deck.keymap) for id in ("profiles.trust", "profiles.variables"))
+            by = "" if self._has_variables else f"{show} shows them"
+            text = partial(plan_text, plan, ascii=self.deck.ascii, trusted_by=f"{trust} trusts it", shown_by=by)
             pane.show_text(text, title=title)
             await asyncio.sleep(WARM_SECONDS)
             while plan.is_looked_up:
@@ -183,6 +182,10 @@ class HomeScreen(DeckScreen):
             self._shown = None
             self.show_choice()
 
+    def action_variables(self) -> None:
+        self._has_variables, self._shown = not self._has_variables, None
+        self.show_choice()
+
     def action_check_profile(self) -> None:
         """Checks the nodes of the profile under the cursor, or of the profile of the run under the cursor."""
         if self.lists.chosen_run() is not None:
@@ -211,8 +214,8 @@ class HomeScreen(DeckScreen):
             self._import(event.text)
 
     def _import(self, command: str) -> None:
-        if command.strip():
-            self.deck.open_command(command.strip())
+        if command := command.strip():
+            self.deck.open_command(command)
 
     def action_edit_profile(self) -> None:
         """Opens the profile under the cursor as a form, or the profile of the run under the cursor. A profile that is not valid is opened
@@ -237,17 +240,16 @@ class HomeScreen(DeckScreen):
 
     def action_duplicate_profile(self) -> None:
         """Opens a copy of the profile under the cursor as a form, or of the profile of the run under the cursor."""
-        if self.lists.chosen_run() is not None:
-            self._past.with_launched(partial(self.deck.open_form, duplicate=True))
-        else:
-            self.deck.open_form(self.lists.chosen_entry(), duplicate=True)
+        form = partial(self.deck.open_form, duplicate=True)
+        self._past.with_launched(form) if self.lists.chosen_run() is not None else form(self.lists.chosen_entry())
 
     def action_history(self) -> None:
         self.deck.open_history()
 
     def action_list(self, name: Literal["profiles", "runs"]) -> None:
+        lists = self.lists
         self.set_focus(
-            self.lists.profile_list if name == "profiles" else self.lists.run_list
+            lists.profile_list if name == "profiles" else lists.run_list
         )  # now: another key may wait already
 
     def action_scroll_plan(self, lines: int) -> None:

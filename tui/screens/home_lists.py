@@ -1,4 +1,4 @@
-"""The lists of the home screen: profiles and runs, read again and again, filtered, with a cursor in each."""
+"""The lists of the home screen: runs and profiles, read again and again, filtered, with a cursor in each."""
 
 import socket
 import time
@@ -32,7 +32,7 @@ class RunList(LineList):
 
 
 class HomeLists(Container):
-    """The profiles and the runs. `changed` is called when another one may be under the cursor, which begins on `profile`."""
+    """The runs and the profiles. `changed` is called when another one may be under the cursor, which begins on `profile`."""
 
     def __init__(self, screen: DeckScreen, changed: Callable[[], None], profile: str | None) -> None:
         super().__init__(id="lists")
@@ -52,11 +52,13 @@ class HomeLists(Container):
         return f"No runs yet. Launch one with {first_key('profiles.launch', self._home.deck.keymap)}."
 
     def compose(self) -> ComposeResult:
-        yield self.profile_list
         yield self.run_list
+        yield self.profile_list
 
     def on_mount(self) -> None:
         """Reads once the screen has been painted."""
+        if self.wanted is not None:
+            self._home.set_focus(self.profile_list)
         self.call_after_refresh(self.read_again)
         self.set_interval(RUNS_SECONDS, self._read_if_seen)
 
@@ -98,11 +100,13 @@ class HomeLists(Container):
         # A file server that is slower than the timer must not be asked again before it has answered.
         if self._reading_runs:
             return
-        self._reading_runs = True
+        self._reading_runs, is_first = True, self.runs is None
         try:
             self.runs = await off_loop(self._home.engine.runs)
         finally:
             self._reading_runs = False
+        if is_first and not self.runs and self.run_list.has_focus:
+            self._home.set_focus(self.profile_list)
         self._show_lists()
 
     def _read_if_seen(self) -> None:

@@ -38,8 +38,11 @@ _ROUND = _Drawing("┌┬┐", "└┴┘", "│", "─")
 _ASCII = _Drawing("+++", "+++", "|", "-")
 
 
-def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: str = "a launch trusts it") -> Content:
-    """Everything that a launch would use. `ascii`: draws with ASCII characters. `trusted_by`: what lets nodes and programs be asked."""
+def plan_text(
+    plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: str = "a launch trusts it", shown_by: str = ""
+) -> Content:
+    """Everything that a launch would use. `ascii`: draws with ASCII characters. `trusted_by`: what lets nodes and programs be asked. `shown_by`: what
+    shows the variables that rankdeck sets, of which there is only the number; empty: all are shown."""
     plan = without_secrets(plan)
     ranks, nodes = count(plan.world_size, "rank"), count(len(plan.nodes), "node")
     transports = ", ".join(sorted({node.transport for node in plan.nodes}))
@@ -75,8 +78,13 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: 
     lines += labelled("stopping", plan.launch.ladder_words, width)
     if plan.env:
         lines += labelled("env", _pairs(plan.env), width)
-    lines += labelled("unless set", _pairs(plan.env_defaults), width)
-    lines += labelled("per rank", _pairs(_given(plan, plan.env)), width, style=MUTED)
+    given = _given(plan, plan.env)
+    if shown_by:
+        more = count(len(plan.env_defaults) + len(given), "more variable")
+        lines += labelled("variables", f"{more}; {shown_by}", width, style=MUTED)
+    else:
+        lines += labelled("unless set", _pairs(plan.env_defaults), width)
+        lines += labelled("per rank", _pairs(given), width, style=MUTED)
     return shown(Content("\n").join(lines), ascii=ascii)
 
 
