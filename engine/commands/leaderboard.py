@@ -30,7 +30,7 @@ def show_sweep(
         raise UsageError(f"runs can't be sorted by {key!r}", hint=f"choose one of: {', '.join(keys)}")
     metric = key if key in metrics else main_metric(one.best for one in own) or next(iter(metrics), "")
     is_best = key in ("", past.BEST) or (key == metric and direction(metric) is not None)
-    ranked = f"{past.BEST}:{metric}" if is_best else keys[key]
+    ranked = f"{past.BEST} {metric}" if is_best else keys[key]
     shown = past.sort_history(past.filter_history(own, words), ranked, reverse=reverse)[:limit]
     if as_json:
         print_json([_data(one) for one in shown])

@@ -6,7 +6,6 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from engine.client.sweeps.starter import active_runs, cores
 from engine.commands.arguments import JSON
 from engine.commands.output import confirm, print_json, print_table
 from engine.core.errors import UsageError
@@ -27,6 +26,8 @@ def queue(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
+    from engine.client.sweeps.starter import active_runs, cores  # imports most of the core
+
     found = read_queue()
     why = waits(found, active_runs(), cores())
     reasons = {one.number: one.reason or why.get(one.number, "") for one in found.entries}

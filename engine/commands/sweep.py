@@ -1,19 +1,20 @@
 """`rankdeck sweep`: one profile with other values, run after run."""
 
+import itertools
 import random
 import re
 import secrets
 import time
-from typing import Any
 
 import click
 import msgspec
 
 from engine.client.sweeps.enqueue import enqueue, entry_of
-from engine.client.sweeps.points import Point, Wanted, planned
+from engine.client.sweeps.points import Point, planned
 from engine.commands.arguments import JSON, PROFILE, SET, TRUST, permit_to_look, permit_to_run, read_given
 from engine.commands.output import narrate, print_json, print_line, print_table
 from engine.core.errors import UsageError
+from engine.core.plan.plan import Swept
 from engine.core.plan.secrets import shown_words
 from engine.core.run.state import ENDED_WORDS
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
@@ -23,6 +24,7 @@ from engine.runs.listing import new_name, summaries
 from engine.runs.queue.file import read_queue, wake_starter
 
 LOOK_PERIOD = 1.0  # seconds between two looks whether runs have started or ended
+LOOKS = 5  # looks for one at what no supervisor does
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -74,71 +76,72 @@ def sweep(
     chosen = grid(axes, number or 0, None if number is None else random.Random(seed).sample)
     given = read_given(profile, overrides)
     permit = permit_to_look(given, trusts=trusts) if only_plan else permit_to_run(given, trusts=trusts)
-    wanted = Wanted(name or new_name("sweep"), axes, chosen, seed)
-    points = planned(given.profile, given.places, wanted, permit)
+    points = planned(given.profile, given.places, axes, chosen, permit)
     if only_plan:
         _show(points, seed, as_json=as_json)
         return
-    before = {one.run for one in runs_of(wanted.name)}
-    enqueue([entry_of(one.profile, one.plan, swept=one.swept, parallel=parallel) for one in points])
+    name = name or new_name("sweep")
+    before, entries = {one.run for one in runs_of(name)}, []
+    for number, one in enumerate(points, 1):
+        swept = Swept(sweep=name, values=one.values, number=number, runs=len(points), seed=seed)
+        entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel))
+    enqueue(entries)
     drawn = "" if seed is None else f", drawn with --seed {seed}"
-    narrate(f"{wanted.name}: {count(len(points), 'run')}{drawn}; rankdeck queue shows those that wait")
+    narrate(f"{name}: {count(len(points), 'run')}{drawn}; rankdeck queue shows those that wait")
     if detach:
-        print_line(msgspec.json.encode({"sweep": wanted.name}).decode() if as_json else wanted.name)
+        print_line(msgspec.json.encode({"sweep": name}).decode() if as_json else name)
         return
     try:
-        ctx.exit(_follow(wanted.name, len(points), before, as_json=as_json))
+        ctx.exit(_follow(name, len(points), before, as_json=as_json))
     except KeyboardInterrupt:
-        narrate(f"{wanted.name} goes on; rankdeck queue cancel {wanted.name} removes what waits")
+        narrate(f"{name} goes on; rankdeck queue cancel {name} removes what waits")
         ctx.exit(130)
 
 
 def _show(points: list[Point], seed: int | None, *, as_json: bool) -> None:
     """The runs of a sweep before it starts."""
+    rows = [("", *points[0].values, "RANKS", "BACKEND", "ARGUMENTS")]
+    data = []
+    for number, (_, plan, values) in enumerate(points, 1):
+        args, ranks, backend = shown_words([*plan.program.args]), plan.world_size, plan.backend.name
+        rows.append((str(number), *values.values(), str(ranks), backend, " ".join(args)))
+        data.append({"values": values, "seed": seed, "ranks": ranks, "backend": backend, "args": args})
     if as_json:
-        print_json([_data(point) for point in points])
+        print_json(data)
         return
-    names = list(points[0].swept.values)
-    rows = [("", *names, "RANKS", "BACKEND", "ARGUMENTS")]
-    for point in points:
-        plan, args = point.plan, " ".join(shown_words([*point.plan.program.args]))
-        own = point.swept.values.values()
-        rows.append((str(point.swept.number), *own, str(plan.world_size), plan.backend.name, args))
     print_table(rows)
     if seed is not None:
         narrate(f"drawn with --seed {seed}")
 
 
-def _data(point: Point) -> dict[str, Any]:
-    plan, swept = point.plan, point.swept
-    own = {"number": swept.number, "values": swept.values, "seed": swept.seed}
-    args = shown_words([*plan.program.args])
-    return own | {"ranks": plan.world_size, "backend": plan.backend.name, "args": args}
+def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
+    """Prints which runs start and end, until all have. Returns the exit status. `most`: how many there are. `before`: earlier runs of this name."""
+    from engine.client.sweeps.starter import active_runs  # imports most of the core
 
-
-def _follow(sweep: str, runs: int, before: set[str], *, as_json: bool) -> int:
-    """Prints which runs start and end, until all have. Returns the exit status. `runs`: how many there are. `before`: earlier runs of this name."""
     states: dict[str, str] = {}
-    while True:
+    for look in itertools.count(1):
         entries = [one for one in read_queue().entries if one.sweep == sweep and one.state in ("queued", "starting")]
-        for one in runs_of(sweep):
-            if one.run not in {*before, *states} and one.swept is not None:
+        active = active_runs()
+        going = {one.run for one in active if one.sweep == sweep}
+        runs = [one for one in runs_of(sweep) if one.run not in before]
+        for one in runs:
+            if one.run not in states and one.swept is not None:
                 told = msgspec.json.encode({"run": one.run, "values": one.swept.values}).decode()
                 print_line(told if as_json else f"{one.run}  {one.swept.words}")
-            if one.run not in before and states.get(one.run) != one.state:
+            if states.get(one.run) != one.state:
                 states[one.run] = one.state
                 if one.state in ENDED_WORDS:
                     narrate(f"{one.run} {one.state}")
-        is_over = all(state in ENDED_WORDS for state in states.values())
-        if is_over and not entries:
+        if not going and not entries:
             break
-        if is_over:  # nothing active would start the next
+        is_lost = any(one.run in going and not one.reachable for one in runs)
+        if look % LOOKS == 0 and (is_lost or not active):  # no supervisor starts the next one
             wake_starter(waits=False)
         time.sleep(LOOK_PERIOD)
     for entry in read_queue().entries:
         if entry.sweep == sweep and entry.swept is not None:
             narrate(f"entry {entry.number} of the queue is {entry.state}: {entry.reason or entry.swept.words}")
-    return int(list(states.values()).count("succeeded") < runs)
+    return int(list(states.values()).count("succeeded") < most)
 
 
 def runs_of(sweep: str) -> list[RunSummary]:

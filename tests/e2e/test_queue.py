@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from engine.core.sweeps.queue import Queue
 from engine.runs.paths import runs_folder
 from engine.runs.queue.file import change_queue, queue_file, read_queue
-from tests.support import Deck, check_err, kill_hard, processes_with, wait_until
+from tests.support import Deck, check_err, kill_hard, processes_with, wait_gone, wait_until
 
 NOTE = """
 import os, sys
@@ -132,3 +133,21 @@ def test_twenty_runs_all_start_once_whenever_starters_are_killed(rankdeck, write
     wait_until(lambda: all_have_ended(rankdeck, 20))
     assert starts(work) == Counter(f"0{value}" for value in values)
     assert killed
+
+
+def test_a_run_whose_supervisor_and_guard_were_killed_does_not_stop_the_queue(rankdeck, write_script, work):
+    write_script("note.py", NOTE)
+    first = rankdeck("run", "-n", "1", "--detach", write_script("wait.py", WAIT)).stdout.strip()
+    rankdeck.pids(first)
+    assert rankdeck("run", "-n", "1", "--after", first, "note.py", "x").returncode == 0
+    wait_until(lambda: not starters(rankdeck))
+    watchers = rankdeck.of_role("guard", "supervisor")
+    for pid in watchers:
+        os.kill(pid, signal.SIGSTOP)  # else one of them would replace the other
+    for pid in watchers:
+        kill_hard(pid)
+    wait_gone(*watchers)
+    (work / "go").touch()
+    assert rankdeck("queue").returncode == 0
+    wait_until(lambda: starts(work) == Counter(["0x"]))
+    wait_until(lambda: all_have_ended(rankdeck, 2))

@@ -133,5 +133,5 @@ async def test_runs_of_one_sweep_have_columns_of_their_values_and_are_sorted_by_
         await until_gone(pilot, "linear-cccc")
         text = await after(pilot, "less_than_sign", "by best val_loss", "mine, run 2 of 2: lr 2e-4", "0.25", "0.5")
         assert text.index("1e-4") < text.index("2e-4")
-        text = await after(pilot, "less_than_sign", "by lr", "▼lr")
+        text = await after(pilot, "less_than_sign", "by value of lr", "▼lr")
         await after(pilot, "space space c", on=CompareScreen)

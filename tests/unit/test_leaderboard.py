@@ -55,12 +55,12 @@ def entry(run: str, best: dict[str, float], sweep: str = "s", **values: Any) -> 
 
 def test_runs_of_a_sweep_are_sorted_by_their_best_value_and_by_settings_as_numbers() -> None:
     runs = [entry("a", {"acc": 0.2}, lr="1e-3"), entry("b", {}, lr="10"), entry("c", {"acc": 0.9}, lr="2")]
-    assert sweep_keys(runs) == ["sweep:lr", "best:acc"]
+    assert sweep_keys(runs) == ["value of lr", "best acc"]
     assert [one.summary.run for one in sort_history(runs, "best")] == ["c", "a", "b"]
-    assert [one.summary.run for one in sort_history(runs, "best:acc", reverse=True)] == ["a", "c", "b"]
-    assert [one.summary.run for one in sort_history(runs, "sweep:lr")] == ["a", "c", "b"]
+    assert [one.summary.run for one in sort_history(runs, "best acc", reverse=True)] == ["a", "c", "b"]
+    assert [one.summary.run for one in sort_history(runs, "value of lr")] == ["a", "c", "b"]
     texts = [*runs, entry("d", {}, lr="auto")]
-    assert [one.summary.run for one in sort_history(texts, "sweep:lr")] == ["b", "a", "c", "d"]
+    assert [one.summary.run for one in sort_history(texts, "value of lr")] == ["b", "a", "c", "d"]
     other = entry("e", {}, sweep="other", wd="1")
     assert sweep_keys([*runs, other]) == []
     assert filter_history([*runs, other], ["other"]) == [other]

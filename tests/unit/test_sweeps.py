@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.core.arguments.script import read_arguments
-from engine.core.arguments.setting import SettingError, with_argument
+from engine.core.arguments.setting import with_argument
 from engine.core.errors import UsageError
 from engine.core.plan.plan import Swept
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
@@ -46,7 +46,7 @@ def test_the_program_says_how_an_argument_is_written_that_the_command_line_lacks
 
 @from_table
 def test_an_argument_that_takes_no_single_value_is_refused(args: str, name: str, value: str, words: str) -> None:
-    with pytest.raises(SettingError, match=words):
+    with pytest.raises(UsageError, match=words):
         with_argument(shlex.split(args), name, value, read_arguments(SCRIPT))
 
 

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from engine.core.errors import RankdeckError
 from engine.core.numbers import size_words
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sort_words, sweep_keys
+from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sweep_keys
 from engine.core.views.view import RunNote
 from engine.core.words import count
 from tui.data.off_loop import off_loop
@@ -122,11 +122,7 @@ class HistoryScreen(DeckScreen):
         size = sum(entry.size or 0 for entry in self._shown)
         marks = f", {len(self._marked)} marked" if self._marked else ""
         words = f" with {plain_line(self._filter)}" if self._filter.strip() else ""
-        order = (
-            "newest first"
-            if self._sort == "launched" and not self._reverse
-            else f"by {plain_line(sort_words(self._sort))}"
-        )
+        order = "newest first" if self._sort == "launched" and not self._reverse else f"by {plain_line(self._sort)}"
         title = f"History{words}, {order}"
         self.query_one(TitleBar).show(title, f"{count(len(self._shown), 'run')}, {size_words(size)}{marks}")
         self._show_details()

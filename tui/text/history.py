@@ -13,7 +13,6 @@ from engine.core.views.history import (
     SORT_KEYS,
     VALUE,
     HistoryEntry,
-    sort_words,
     sweep_keys,
     swept_value,
     value_of,
@@ -63,7 +62,7 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     if look.width >= WIDE:
         found.append(_Column("step", 7, "step"))
     found.append(_Column("loss", 9, "loss"))
-    if look.sort not in (*SORT_KEYS, "loss") and not look.sort.startswith((BEST, VALUE)):
+    if look.sort not in (*SORT_KEYS, "loss") and not look.sort.startswith((f"{BEST} ", VALUE)):
         found.append(_Column(plain_line(look.sort)[:10], 10, look.sort))
     if not own:
         found.append(_Column("size", 8, "size"))
@@ -73,7 +72,7 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
 def _swept_column(entries: Sequence[HistoryEntry], key: str) -> _Column:
     """The column of a setting that a sweep varies, or of its best value."""
     if not key.startswith(VALUE):
-        return _Column(plain_line(sort_words(key))[:MOST_SETTING], MOST_SETTING, key)
+        return _Column(plain_line(key)[:MOST_SETTING], MOST_SETTING, key)
     name = key.removeprefix(VALUE)
     short = plain_line(name.rpartition(".")[2])
     texts = [short, *(plain_line(swept_value(entry, name)) for entry in entries)]
@@ -141,8 +140,8 @@ def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
             return "" if entry.size is None else size_words(entry.size)
     if column.sort.startswith(VALUE):
         return plain_line(swept_value(entry, column.sort.removeprefix(VALUE)))
-    if column.sort.startswith(f"{BEST}:"):
-        return precise(entry.best.get(column.sort.removeprefix(f"{BEST}:")))
+    if column.sort.startswith(f"{BEST} "):
+        return precise(entry.best.get(column.sort.removeprefix(f"{BEST} ")))
     return precise(value_of(entry, column.sort))
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from engine.core.arguments.argument import Argument
-from engine.core.arguments.setting import SettingError, with_argument
+from engine.core.arguments.setting import with_argument
 from engine.core.errors import UsageError
 from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import profile_with_overrides, set_key
-from engine.core.plan.plan import LaunchPlan, Swept
+from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.secrets import shown_value
 from engine.core.sweeps.grid import Axis, value_text
@@ -25,30 +25,23 @@ from engine.planning.recipes import choices, recipe
 
 
 class Point(NamedTuple):
-    """One run of a sweep. `places`: where its keys are written, for errors."""
+    """One run of a sweep. `values`: by argument or key, as text to be shown."""
 
     profile: Profile
-    places: Places
     plan: LaunchPlan
-    swept: Swept
+    values: dict[str, str]
 
 
-class Wanted(NamedTuple):
-    """A sweep. `seed`: the seed with which `points` were drawn; None: they are the whole grid."""
-
-    name: str
-    axes: Sequence[Axis]
-    points: Sequence[tuple[Any, ...]]
-    seed: int | None
-
-
-def planned(profile: Profile, places: Places, wanted: Wanted, permit: Permit) -> list[Point]:
+def planned(
+    profile: Profile, places: Places, axes: Sequence[Axis], chosen: Sequence[tuple[Any, ...]], permit: Permit
+) -> list[Point]:
     """Makes the profile and the plan of each point.
 
     Args:
         profile: what all points share.
         places: where its keys are written.
-        wanted: the sweep.
+        axes: the settings that differ.
+        chosen: the values of each point, in the order of `axes`.
         permit: what may start for the profile.
 
     Raises:
@@ -56,15 +49,11 @@ def planned(profile: Profile, places: Places, wanted: Wanted, permit: Permit) ->
     """
     profile = unattended(profile, places)
     found, declared = [], _declared(profile)
-    for number, values in enumerate(wanted.points, 1):
-        one, its_places = _varied(profile, places, list(zip(wanted.axes, values, strict=True)), declared)
-        plan = make_plan(one, permit, places=its_places)
-        shown = {
-            axis.name: shown_value(axis.name, value_text(value))
-            for axis, value in zip(wanted.axes, values, strict=True)
-        }
-        swept = Swept(sweep=wanted.name, values=shown, number=number, runs=len(wanted.points), seed=wanted.seed)
-        found.append(Point(one, its_places, plan, swept))
+    for values in chosen:
+        pairs = list(zip(axes, values, strict=True))
+        one, its_places = _varied(profile, places, pairs, declared)
+        shown = {axis.name: shown_value(axis.name, value_text(value)) for axis, value in pairs}
+        found.append(Point(one, make_plan(one, permit, places=its_places), shown))
     return found
 
 
@@ -101,19 +90,19 @@ def _varied(
             try:
                 _refuse_near(axis, args, declared)
                 args = with_argument(args, axis.name, value, declared)
-            except SettingError as error:
-                raise UsageError(f"{axis.said}: {error}", hint=error.hint) from None
+            except UsageError as error:
+                raise UsageError(f"{axis.said}: {error.message}", hint=error.hint) from None
             own.overridden["recipe", "args"] = axis.said
     set_key(data, ("recipe", "args"), args, places.file)
     return profile_with_overrides(data, own, (), choices()), own
 
 
 def _refuse_near(axis: Axis, args: Sequence[str], declared: Sequence[Argument]) -> None:
-    """Raises SettingError: neither the program nor the arguments have the name, but one that looks like it."""
+    """Raises UsageError: neither the program nor the arguments have the name, but one that looks like it."""
     name = axis.name.lstrip("-+")
     known = [one.name for one in declared]
     here = {word.lstrip("-+").partition("=")[0] for word in args}
     if {name, name.replace("-", "_"), name.replace("_", "-")} & {*known, *here}:
         return
     if near := difflib.get_close_matches(name, known, 1, 0.8):
-        raise SettingError(f"the program declares no {name}", f"did you mean {near[0]}?")
+        raise UsageError(f"the program declares no {name}", hint=f"did you mean {near[0]}?")

@@ -28,7 +28,7 @@ from engine.runs.listing import LAUNCH_TIME, new_name, summaries
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.queue.file import change_queue, queue_file, read_queue
-from engine.runs.record import read_plan
+from engine.runs.record import read_plan, read_whereabouts
 from engine.runs.replay import has_begun
 
 
@@ -42,9 +42,20 @@ def main(word: str = "") -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if word == "wait" else fcntl.LOCK_NB))
         except BlockingIOError:
             return 0
+        _revive()
         while (claimed := _claim()) is not None:
             _start(claimed, lock.fileno())
     return 0
+
+
+def _revive() -> None:
+    """Starts supervisors of runs that go on without one, because it was killed with its guard: what waits for their end would wait for ever."""
+    for summary in summaries():
+        is_lost = summary.state not in ENDED_WORDS and not summary.reachable and not summary.elsewhere
+        if is_lost and _has_processes(paths := RunPaths(runs_folder() / summary.run), summary):
+            with contextlib.suppress(RankdeckError):
+                if read_whereabouts(paths) is not None:  # else its first one is about to start
+                    start_supervisor(paths)
 
 
 def _claim() -> tuple[Entry, Queue] | None:

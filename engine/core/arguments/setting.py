@@ -5,17 +5,10 @@ from collections.abc import Sequence
 
 from engine.core.arguments.argument import Argument
 from engine.core.arguments.words import OPTION
+from engine.core.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")  # begins a word `lr=X`, as hydra takes it
 _ARGS = "write all arguments: --over recipe.args='[[…], […]]'"
-
-
-class SettingError(ValueError):
-    """An argument can't be set. `hint`: the next step."""
-
-    def __init__(self, reason: str, hint: str) -> None:
-        super().__init__(reason)
-        self.hint = hint
 
 
 def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence[Argument]) -> list[str]:
@@ -28,7 +21,7 @@ def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence
         declared: arguments that the program declares, as far as is known.
 
     Raises:
-        SettingError: the argument takes no single value, or the program refuses this one.
+        UsageError: the argument takes no single value, or the program refuses this one.
     """
     known = next((one for one in declared if _plain(one.flag or one.name) == _plain(name)), None)
     _check(known, name, value)
@@ -36,7 +29,7 @@ def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence
     words = list(args[:end])
     places = [place for place, word in enumerate(words) if _names(word, name)]
     if len(places) > 1:
-        raise SettingError(f"the arguments have {name} twice", "remove one of them")
+        raise UsageError(f"the arguments have {name} twice", hint="remove one of them")
     if not places:
         return [*words, *_added(words, name, value, known), *args[end:]]
     place = places[0]
@@ -46,10 +39,12 @@ def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence
         return [*words, *args[end:]]
     behind = next((at for at in range(place + 1, end) if OPTION.match(words[at])), end) - place - 1
     if behind == 0:
-        raise SettingError(f"{flag} has no value in the arguments", _ARGS)
+        raise UsageError(f"{flag} has no value in the arguments", hint=_ARGS)
     if behind > 1 and known is None:
         said = " ".join(words[place : place + behind + 1])
-        raise SettingError(f"{said!r} may be one value or several", f"write {flag}={words[place + 1]} in the profile")
+        raise UsageError(
+            f"{said!r} may be one value or several", hint=f"write {flag}={words[place + 1]} in the profile"
+        )
     words[place : place + 2] = [f"{flag}={value}"] if _is_one_word(flag, value) else [flag, value]
     return [*words, *args[end:]]
 
@@ -69,9 +64,9 @@ def _check(known: Argument | None, name: str, value: str) -> None:
         return
     if known.type == "bool" or known.is_positional or known.many:
         kind = "an option without a value" if known.type == "bool" else "not one value behind its name"
-        raise SettingError(f"the program declares {name} as {kind}", _ARGS)
+        raise UsageError(f"the program declares {name} as {kind}", hint=_ARGS)
     if problem := known.problem(value):
-        raise SettingError(f"{name}: {problem}", known.described)
+        raise UsageError(f"{name}: {problem}", hint=known.described)
 
 
 def _is_one_word(flag: str, value: str) -> bool:

@@ -36,8 +36,8 @@ _KEYS: dict[str, Callable[[HistoryEntry], float | str | None]] = {
     "starred": lambda one: not one.note.starred,
 }
 
-BEST, VALUE = "best", "sweep:"
-"""Keys that sort runs of a sweep: by their best value of `main_metric`, or of another one (`best:acc`); with the name of a setting by its values."""
+BEST, VALUE = "best", "value of "
+"""Keys that sort runs of a sweep: by their best value of `main_metric`, or of another one (`best acc`); with the name of a setting by its values."""
 
 SORT_KEYS = tuple(_KEYS)  # besides metrics: newest, longest, largest first; names and states by the alphabet
 
@@ -72,12 +72,7 @@ def _best_first(metric: str) -> Callable[[HistoryEntry], float | None]:
 def sweep_keys(entries: Sequence[HistoryEntry]) -> list[str]:
     """Keys that sort runs of one sweep: by its settings, at last by the best value. Empty: the entries are not of one sweep."""
     names, metric = swept_names(entries), main_metric(entry.best for entry in entries)
-    return [*(VALUE + name for name in names), *([f"{BEST}:{metric}"] if names and metric else [])]
-
-
-def sort_words(key: str) -> str:
-    """A key that sorts, as it is shown: `best loss`, `lr`."""
-    return key.removeprefix(VALUE).replace(f"{BEST}:", f"{BEST} ", 1)
+    return [*(VALUE + name for name in names), *([f"{BEST} {metric}"] if names and metric else [])]
 
 
 def swept_value(entry: HistoryEntry, name: str) -> str:
@@ -99,8 +94,8 @@ def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = F
     """The entries in an order. Those without a value come last, also in reverse. `key`: one of `SORT_KEYS`, `BEST`, `VALUE` with a name, or a metric,
     whose lowest value comes first."""
     value = _KEYS.get(key) or (lambda entry: value_of(entry, key))
-    if key.partition(":")[0] == BEST:
-        value = _best_first(key.partition(":")[2] or main_metric(entry.best for entry in entries))
+    if key.partition(" ")[0] == BEST:
+        value = _best_first(key.partition(" ")[2] or main_metric(entry.best for entry in entries))
     elif key.startswith(VALUE):
         value = _by_value(entries, key.removeprefix(VALUE))
     known = [(found, entry) for entry in entries if (found := value(entry)) is not None]
