@@ -25,15 +25,19 @@ NEW_JOB = 2 * LONGEST
 """Seconds after its submission in which a job may be missing in the answer of squeue, because an older answer is used again."""
 
 
+FRESH = 60.0
+"""Seconds after its summary was written in which the supervisor of a run in a job is known to go on, so that nobody is asked for the job."""
+
+
 def runs_and_jobs() -> list[RunSummary]:
-    """The lines of `rankdeck ps`, with what Slurm says of runs that are its jobs. Asks Slurm only if there are any."""
+    """The lines of `rankdeck ps`, with what Slurm says of runs that wait for its jobs, or whose supervisor has been silent for long. Asks Slurm only if there are any."""
     looked = [summary if summary.state in ENDED_WORDS else _with_job(summary) for summary in summaries()]
     return sorted(looked, key=lambda summary: summary.state in ENDED_WORDS)
 
 
 def _with_job(summary: RunSummary) -> RunSummary:
     paths = RunPaths(runs_folder() / summary.run)
-    if (submitted := read_submitted(paths)) is None:
+    if (submitted := read_submitted(paths)) is None or _goes_on(paths, summary):
         return summary
     from engine.runs.replay import is_queued
 
@@ -41,6 +45,14 @@ def _with_job(summary: RunSummary) -> RunSummary:
     if summary.state == "queued" and is_queued(paths):
         return msgspec.structs.replace(summary, reason=words)
     return summarise(paths)
+
+
+def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:
+    """Whether the supervisor of a run has just written its summary, and not as its last deed."""
+    with contextlib.suppress(OSError):
+        is_fresh = abs(time.time() - paths.summary.stat().st_mtime) < FRESH
+        return is_fresh and summary.state != "queued" and summary.metrics is None
+    return False
 
 
 def look(paths: RunPaths, submitted: Submitted) -> str:

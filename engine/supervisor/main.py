@@ -53,6 +53,7 @@ NEWS = ("state", "activity", "attempt", "generation", "alive", "failure", "stall
 """Fields of a run for which its summary is written at once."""
 
 PROGRESS_PERIOD = 5.0  # seconds between two summaries that differ only in the progress
+ALIVE_PERIOD = 20.0  # seconds between two summaries of which nothing differs: other hosts see that the run goes on
 SAVE_PERIOD = 30.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
 SAVE_SHARE = 0.02  # largest share of time for saving: with thousands of ranks it takes a second
 
@@ -199,7 +200,8 @@ async def _save(runner: Runner, snapshots: Snapshots) -> None:
     while True:
         run = snapshots.run_view
         is_news = written is None or any(getattr(run, name) != getattr(written, name) for name in NEWS)
-        if (is_news or (run != written and time.monotonic() - told >= PROGRESS_PERIOD)) and _save_quietly(
+        period = ALIVE_PERIOD if run == written else PROGRESS_PERIOD
+        if (is_news or time.monotonic() - told >= period) and _save_quietly(
             runner.run, partial(write_summary, runner.run.paths, run)
         ):
             written, told = run, time.monotonic()

@@ -1,9 +1,12 @@
 """Commands on another login node than that of the launch: another host name and network, the same file system."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +39,15 @@ def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfil
     return launch
 
 
+ASKED = {"REQUEST_PING", "REQUEST_FED_INFO", "REQUEST_JOB_INFO", "REQUEST_JOB_USER_INFO", "REQUEST_PARTITION_INFO"}
+"""Questions to a controller that commands of Slurm ask here."""
+
 SUBMITTED = {"slurm": {"nodes": 2, "ranks_per_node": 2}}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
 
 
 def wait_up(deck: Deck, run: str, attempt: int = 0) -> None:
@@ -77,7 +88,6 @@ def test_status_comes_from_files_where_packets_to_the_controller_are_dropped(
 ) -> None:
     run = launch(SUBMITTED)
     wait_up(rankdeck, run)
-    elsewhere("ps")  # asks Slurm
     for name in ("squeue", "srun"):  # they hang for a minute there
         (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 600\n")
         (tmp_path / name).chmod(0o755)
@@ -86,7 +96,7 @@ def test_status_comes_from_files_where_packets_to_the_controller_are_dropped(
         assert done.returncode == 0, done.stderr
         status = json.loads(done.stdout)
         assert (status["state"], [rank["node"] for rank in status["ranks"]]) == ("running", ["sl1"] * 2 + ["sl2"] * 2)
-        assert status["doing"].startswith("Slurm's controller does not answer; it was last asked at ")
+        assert status["doing"].startswith("Slurm's controller does not answer")
         assert elsewhere("ps", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).returncode == 0
     assert not (tmp_path / "asked").exists(), "only scontrol ping was tried"
     assert elsewhere("stop", run).returncode == 0
@@ -101,6 +111,43 @@ def test_a_queued_run_is_told_of_and_cancelled_from_another_login_node(
         wait_until(lambda: "waits" in elsewhere("ps").stdout, what="the reason")
         assert "is cancelled" in elsewhere("stop", run).stdout
         assert elsewhere.status(run)["state"] == "stopped"
+
+
+def test_all_commands_of_a_user_ask_the_controller_once_for_what_waits_and_never_for_what_runs(
+    slurm: Slurm, rankdeck: Deck, elsewhere: Deck, launch: Callable[..., str]
+) -> None:
+    running = launch(SUBMITTED)
+    wait_up(rankdeck, running)
+    wait_until(lambda: "running" in rankdeck("ps").stdout, what="the supervisor has written the state")
+    slurm.run("sdiag", "--reset")
+    for deck in (rankdeck, elsewhere):
+        assert "running" in deck("ps").stdout
+    assert not ASKED & {*slurm.rpcs()}
+    waiting = launch(SUBMITTED)
+    begin = time.monotonic()
+    slurm.run("sdiag", "--reset")
+    with contextlib.ExitStack() as ends:
+        for deck in (rankdeck, elsewhere):
+            ends.callback(end, ends.enter_context(deck.start("wait", waiting)))
+        wait_until(lambda: slurm.rpcs().get("REQUEST_JOB_INFO"), what="a command asks")
+        for deck in (rankdeck, elsewhere) * 3:
+            assert "waits: it is next" in deck("ps").stdout
+        asked = slurm.rpcs()
+        assert asked["REQUEST_JOB_INFO"] <= 1 + (time.monotonic() - begin) / 20
+        assert ASKED & {*asked} == {"REQUEST_JOB_INFO", "REQUEST_PARTITION_INFO"}
+    for run in (waiting, running):
+        assert rankdeck("stop", run).returncode == 0
+
+
+def test_why_a_run_waits_is_told_although_the_controller_takes_five_seconds_for_each_answer(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
+) -> None:
+    with slurm.job("--export=NONE"):
+        run = launch(SUBMITTED)
+        (rankdeck.home / "squeue-lab.json").unlink(missing_ok=True)
+        with slurm.slow(5) as environment:
+            wait_until(lambda: "waits: it is next" in rankdeck("ps", env=environment).stdout, what="the reason")
+        assert rankdeck("stop", run).returncode == 0
 
 
 def test_a_run_in_an_allocation_says_on_which_login_node_its_supervisor_is(

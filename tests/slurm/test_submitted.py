@@ -93,12 +93,11 @@ def test_status_comes_from_files_while_no_controller_answers(
 ) -> None:
     run = launch()
     wait_up(rankdeck, run)
-    rankdeck("ps")  # asks Slurm
     slurm.stop_controller()
     try:
         status = rankdeck.status(run)
         assert (status["state"], [rank["node"] for rank in status["ranks"]]) == ("running", ["sl1"] * 2 + ["sl2"] * 2)
-        assert status["doing"].startswith("Slurm's controller does not answer; it was last asked at ")
+        assert status["doing"].startswith("Slurm's controller does not answer")
         done = rankdeck("stop", run)
         assert done.returncode != 0
         assert "Slurm's controller does not answer" in done.stderr

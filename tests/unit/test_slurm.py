@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,7 @@ from engine.launchers.setup import with_setup
 from engine.planning.batch import slurm as jobs
 from engine.supervisor import job
 from tests.support import PATIENCE, entries, from_table, rows
+from tests.unit.conftest import WriteCommand
 
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
@@ -209,36 +211,45 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     assert end_words("18", asyncio.run(job.find_end("18"))) == "Slurm's job 18 lost a node"
 
 
-SCONTROL = entries("unit/slurm", "scontrol")
+CONTROLLER = entries("unit/slurm", "controller")
 
 
-@pytest.mark.parametrize("controller", ["down", "silent"])
+@pytest.mark.parametrize(
+    ("controller", "words"),
+    [
+        ("down", "squeue fails: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"),
+        ("silent", "Slurm's controller does not answer"),
+    ],
+)
 def test_where_no_controller_answers_the_last_answer_is_told_with_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: str
+    tmp_path: Path, write_command: WriteCommand, monkeypatch: pytest.MonkeyPatch, controller: str, words: str
 ) -> None:
-    for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\necho '7|PENDING|N/A||Priority'\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "slurm.conf").write_text("# ClusterName=old\n clustername=lab\n")
+    monkeypatch.setenv("SLURM_CONF", f"{tmp_path}/slurm.conf")
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
-    (tmp_path / "scontrol.is").write_text(controller)
-    monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
-    with pytest.raises(SilentSlurmError):
-        jobs.queue()
-    assert jobs.silence_words("7") == "Slurm's controller does not answer"
-    (tmp_path / "scontrol.is").write_text("up")
-    monkeypatch.setattr(jobs, "PING_LIMIT", PATIENCE)
-    monkeypatch.setattr(jobs, "_silent", float("-inf"))
+    for name in ("PATIENCE", "LONGEST"):
+        monkeypatch.setattr(jobs, name, PATIENCE)
+    (squeue := write_command("squeue", CONTROLLER)).with_suffix(".is").write_text(controller)
+    asked = squeue.with_suffix(".asked")
+    monkeypatch.setattr(jobs, "DEADLINE", 0.5 if controller == "silent" else PATIENCE)
+    for _ in range(3):  # commands that follow each other
+        with pytest.raises(SilentSlurmError, match=re.escape(words)):
+            jobs.job("7")
+    if controller == "down":
+        assert asked.read_text() == "squeue --local\n", "asked once"
+    monkeypatch.setattr(jobs, "PATIENCE", 0.0)
+    monkeypatch.setattr(jobs, "DEADLINE", PATIENCE)
+    squeue.with_suffix(".is").write_text("up")
     assert list(jobs.queue()) == ["7"]
-    (tmp_path / "scontrol.is").write_text(controller)
-    monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
-    assert list(jobs.queue()) == ["7"], "an answer of these seconds is used again"
+    assert (tmp_path / "squeue-lab.json").exists()
+    monkeypatch.setattr(jobs, "PATIENCE", PATIENCE)
+    squeue.with_suffix(".is").write_text(controller)
+    monkeypatch.setattr(socket, "gethostname", lambda: "login2")
+    assert list(jobs.queue()) == ["7"], "an answer of these seconds is used again, on each login node"
     monkeypatch.setattr(jobs, "LONGEST", 0.0)
-    with pytest.raises(SilentSlurmError):
-        jobs.queue()
-    words = jobs.silence_words("7")
-    assert re.match(
-        r"Slurm's controller does not answer; it was last asked at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, when job 7 waits",
-        words,
-    )
+    monkeypatch.setattr(jobs, "DEADLINE", 0.5 if controller == "silent" else PATIENCE)
+    with pytest.raises(SilentSlurmError) as silent:
+        jobs.job("7")
+    told = r"; it was last asked at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, when job 7 waits"
+    assert re.match(re.escape(words) + told, silent.value.message)
     assert "when" not in jobs.silence_words("8")

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.errors import CheckError, SilentSlurmError
+from engine.core.errors import CheckError, NoAnswerError, SilentSlurmError
 from engine.core.plan.batch.job import ACTIVE, WAITING, QueuedJob, Submission, queue_words
 from engine.core.plan.batch.slurm import (
     FIELDS,
@@ -31,10 +31,11 @@ from engine.runs.lock import alone
 from engine.runs.paths import state_folder
 from engine.runs.record import find_value
 
-PATIENCE, LONGEST = 10.0, 60.0
-"""Seconds for which an answer of squeue is used again, after a change in the queue and at most: the controller answers many users."""
+PATIENCE, LONGEST = 20.0, 60.0
+"""Seconds for which an answer of squeue is used again, after a change in the queue and at most: the controller answers many users, and each squeue
+asks it twice."""
 
-PING_LIMIT = 1.0  # Seconds for a controller to answer. Only then squeue is asked, which waits 10 s for a silent one.
+PING_LIMIT = 1.0  # seconds for a controller to answer before nodes are reached through it
 
 OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
              "SLURM_GPU", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SUBMIT", "SLURM_TOPOLOGY",
@@ -42,6 +43,7 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
 """Beginnings of the names of variables that Slurm sets in a job."""
 
 SHOW = "scontrol show job"
+_CLUSTER = re.compile(r"(?im)^\s*ClusterName\s*=\s*([^\s#]+)")
 NUMBER = re.compile(r"[0-9]+")  # the answer of sbatch
 _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
 
@@ -70,8 +72,8 @@ def job(number: str) -> QueuedJob | None:
     job."""
     try:
         return queue().get(number)
-    except SilentSlurmError:
-        raise SilentSlurmError(silence_words(number), hint=_PING) from None
+    except SilentSlurmError as error:
+        raise SilentSlurmError(silence_words(number, error.message), hint=_PING) from None
 
 
 def number_of(script: str, before: str) -> str:
@@ -129,6 +131,25 @@ def controller() -> Controller:
     return "up" if b" is UP" in said else "down"
 
 
+def cluster_name() -> str:
+    """The cluster that commands ask here, from files; without any, this host's name, because a home may be shared by several clusters."""
+    named = os.environ.get("SLURM_CLUSTERS", "")
+    with contextlib.suppress(StopIteration, OSError):
+        named = named or ",".join(_CLUSTER.findall(_config())[:1])
+    return re.sub(r"[^\w.,-]", "_", named) or socket.gethostname()
+
+
+def _config() -> str:
+    """The text of slurm.conf with the files that it includes. Raises StopIteration, OSError: there is none, or it can't be read."""
+    beside: list[str] = []
+    if (sbatch := which("sbatch")) is not None:
+        beside = [str(Path(sbatch).resolve().parents[1] / "etc" / name) for name in ("slurm.conf", "slurm/slurm.conf")]
+    paths = [os.environ["SLURM_CONF"]] if "SLURM_CONF" in os.environ else [*_CONFIGS, *beside]
+    path = next(path for path in paths if os.path.isfile(path))
+    conf = _text(path)
+    return "\n".join([conf, *(_text(os.path.join(os.path.dirname(path), name)) for name in INCLUDE.findall(conf))])
+
+
 _CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 """Where a login node has Slurm's configuration: two packagings, and what sackd or slurmd has got from the controller."""
 
@@ -136,15 +157,10 @@ _CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/c
 def is_login_node() -> bool:
     """Whether users come to this machine to submit jobs: it has Slurm's commands and its configuration, and starts no jobs itself. Asks no controller.
     Where the files leave it open, the answer is False."""
-    if (sbatch := which("sbatch")) is None:
+    if which("sbatch") is None:
         return False
-    beside = [str(Path(sbatch).resolve().parents[1] / "etc" / name) for name in ("slurm.conf", "slurm/slurm.conf")]
-    paths = [os.environ["SLURM_CONF"]] if "SLURM_CONF" in os.environ else [*_CONFIGS, *beside]
     try:
-        path = next(path for path in paths if os.path.isfile(path))
-        conf = _text(path)
-        texts = [conf, *(_text(os.path.join(os.path.dirname(path), name)) for name in INCLUDE.findall(conf))]
-        whole, name = "\n".join(texts), socket.gethostname()
+        whole, name = _config(), socket.gethostname()
         hosts = {name, name.partition(".")[0], "localhost", "127.0.0.1"}
         return not may_be_node(whole, hosts) and not _listens(slurmd_port(whole))
     except (StopIteration, OSError):
@@ -166,19 +182,22 @@ def _listens(port: int) -> bool:
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`squeue-HOST.json`: what squeue said last to any command of this user there, when, and since when it says the same, in seconds since the epoch."""
+    """`squeue-CLUSTER.json`: what squeue said last to any command of this user, when, and since when it says the same; and when it has last
+    failed, and how. Times are in seconds since the epoch."""
 
-    at: float
-    since: float
-    jobs: dict[str, QueuedJob]
+    at: float = 0.0
+    since: float = 0.0
+    jobs: dict[str, QueuedJob] = {}
+    failed: float = 0.0
+    failure: str = ""
 
 
-def silence_words(job: str) -> str:
+def silence_words(job: str, failure: str = _SILENT) -> str:
     """That no controller answers, with what is known of a job from before."""
-    words = _SILENT
-    if (asked := find_value(_asked_file(), Asked)) is None:
-        return words
-    words += f"; it was last asked at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(asked.at))}"
+    asked = find_value(_asked_file(), Asked)
+    if asked is None or not asked.at:
+        return failure
+    words = f"{failure}; it was last asked at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(asked.at))}"
     known = asked.jobs.get(job)
     return words + (f", when {queue_words(known)}" if known is not None and known.state in WAITING else "")
 
@@ -189,27 +208,44 @@ def forget_queue() -> None:
 
 
 def _asked_file() -> Path:
-    return state_folder() / f"squeue-{socket.gethostname()}.json"  # a home may be shared by several clusters
-
-
-_silent = float("-inf")  # when no controller last answered, so that a list of many runs waits once
+    return state_folder() / f"squeue-{cluster_name()}.json"
 
 
 def queue() -> dict[str, QueuedJob]:
-    """Every job that squeue knows, by its number; ended ones for some minutes. All commands of a user on this host share the answers, for longer
-    while nothing changes. Raises SilentSlurmError: no controller answers; CheckError: squeue does not answer."""
-    global _silent
+    """Every job that squeue knows, by its number; ended ones for some minutes. All commands of a user share the answers on all login nodes of a
+    cluster, for longer while nothing changes, and the silence of a controller. Raises SilentSlurmError: squeue gets no answer; CheckError: there is no squeue."""
     file = _asked_file()
-    with alone(file.with_suffix(".lock"), DEADLINE):  # the others use this answer
-        known = find_value(file, Asked)
-        if known and abs(time.time() - known.at) < min(LONGEST, max(PATIENCE, (known.at - known.since) / 6)):
+    with alone(file.with_suffix(".lock"), DEADLINE) as is_alone:  # the others use this answer
+        known, now = find_value(file, Asked) or Asked(), time.time()
+        if abs(now - known.at) < min(LONGEST, max(PATIENCE, (known.at - known.since) / 6)):
             return known.jobs
-        if time.monotonic() - _silent < PATIENCE or controller() != "up":
-            _silent = time.monotonic()
-            raise SilentSlurmError(_SILENT, hint=_PING)
-        words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
-        jobs, now = parse_queue(answer(words, LAUNCHED, hint=_HINT)), time.time()
-        since = known.since if known and known.jobs == jobs else now
+        if not is_alone or abs(now - known.failed) < PATIENCE:
+            raise SilentSlurmError(known.failure or _SILENT, hint=_PING)
+        asked = _ask(known)
         with contextlib.suppress(OSError):
-            replace_file(file, msgspec.json.encode(Asked(at=now, since=since, jobs=jobs)))
-        return jobs
+            replace_file(file, msgspec.json.encode(asked))
+        if asked.failed:
+            raise SilentSlurmError(asked.failure, hint=_PING)
+        return asked.jobs
+
+
+def _ask(known: Asked) -> Asked:
+    """The answer of squeue, or its failure, after what is known. `--local`: not that of a federation, which would take a third question."""
+    words = [
+        "squeue",
+        "--local",
+        "--noheader",
+        "--states=all",
+        f"--user={os.geteuid()}",
+        f"--format={FORMAT}",
+    ]
+    try:
+        status, said, complaint = run_quickly(words, LAUNCHED, hint=_HINT, limit=DEADLINE)
+    except NoAnswerError:
+        return msgspec.structs.replace(known, failed=time.time(), failure=_SILENT)
+    now = time.time()
+    if status != 0:
+        told = spoken(complaint.decode(errors="replace").strip().rpartition("\n")[2], "squeue")
+        return msgspec.structs.replace(known, failed=now, failure=f"squeue fails: {told or f'exit status {status}'}")
+    jobs = parse_queue(said.decode(errors="replace"))
+    return Asked(at=now, since=known.since if known.at and known.jobs == jobs else now, jobs=jobs)
