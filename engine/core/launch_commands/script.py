@@ -77,6 +77,9 @@ class _Reader:
         self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
         self._programs: list[tuple[Statement, list[Word]]] = []
+        self._ran_once: list[
+            Statement
+        ] = []  # with a command that the file runs on the first node only, and the setup on each
 
     def take_directives(self, text: str) -> None:
         """Takes `#SBATCH` lines, which come before the first command."""
@@ -202,6 +205,7 @@ class _Reader:
                 self.draft.set_env(name, value)
         if in_setup:
             self._add_setup(statement)
+            self._ran_once += [statement] * bool(re.search(r"\$\((?!\()|`", statement.text))
         if not self._below.isdisjoint(re.findall(r"\w+", statement.text)):
             self._below |= found.keys()
         self._known |= found
@@ -232,6 +236,10 @@ class _Reader:
                 self.draft.leave_out(
                     f"{statement.place}: {_short(statement.text)}", "it is not the command that starts ranks"
                 )
+        for statement in self._ran_once if (self.job.nodes or 1) > 1 else ():
+            self.draft.leave_out(
+                f"{statement.place}: {_short(statement.text)}", "its command runs on each node, not on the first alone"
+            )
         for part in chosen.left_out:
             self.draft.leave_out(part, reasons()["output"])
         read_words(self.draft, words, self.job)

@@ -2,10 +2,12 @@
 of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose value the text itself sets. Everything else (`$(...)`,
 `<(...)`, other variables) stays as it is, as one word."""
 
+import ast
 import contextlib
+import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from engine.core.errors import UsageError
@@ -13,6 +15,14 @@ from engine.core.launch_commands.draft import DOLLAR, LITERAL, Word
 
 MAX_TEXT = 1 << 17  # longest simple command
 MAX_VALUE = 1 << 12  # longest value that replaces a variable: values of values would double
+
+_OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 class Statement(NamedTuple):
@@ -135,8 +145,19 @@ def replaced(text: str, known: Mapping[str, str]) -> str:
 
 
 def _sum(text: str, otherwise: str) -> str:
-    """The value of `$((...))`, if it only calculates with whole numbers."""
-    if re.fullmatch(r"[\d\s()+*/%-]+", text) and "**" not in text:
-        with contextlib.suppress(SyntaxError, ArithmeticError, TypeError):  # the shell would say so too
-            return str(eval(text.strip().replace("/", "//"), {"__builtins__": {}}))
+    """The value of `$((...))`, if it only calculates with whole numbers that are not negative, of which the shell and Python think alike."""
+    if re.fullmatch(r"[\d\s()+*/%-]+", text):
+        with contextlib.suppress(SyntaxError, ValueError, ArithmeticError):
+            return str(_number(ast.parse(text.strip(), mode="eval").body))
     return otherwise
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
+        raise ValueError
+    number = _OPERATIONS[type(node.op)](_number(node.left), _number(node.right))
+    if number < 0:
+        raise ValueError
+    return number
