@@ -13,7 +13,7 @@ from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
 from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words, with_message
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.view import RunSummary, Snapshot
+from engine.core.views.view import JobView, RunSummary, Snapshot
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.batch.slurm import LONGEST, last_end
@@ -44,7 +44,13 @@ def _with_job(summary: RunSummary) -> RunSummary:
     words = look(paths, submitted)
     if summary.state == "queued" and is_queued(paths):
         return msgspec.structs.replace(summary, reason=words)
-    return summarise(paths)
+    summary = summarise(paths)
+    with contextlib.suppress(CheckError, SilentSlurmError):
+        job = BATCH_SYSTEMS[submitted.scheduler].job(submitted.job)
+        if summary.state not in ENDED_WORDS and job is not None and job.state == "SUSPENDED":
+            shown = msgspec.structs.replace(summary.job or JobView(job=job.job), suspended=True)
+            return msgspec.structs.replace(summary, job=shown)
+    return summary
 
 
 def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:

@@ -2,6 +2,7 @@
 where the supervisor is on the login node, and in a submitted run, where it is in the job."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +92,25 @@ def test_a_slurmd_that_stays_away_ends_the_run_in_words(slurm: Slurm, rankdeck: 
     slurm.set_silence(10)
     wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} lost a node")
     wait_gone(*pids)
+
+
+@pytest.mark.parametrize("launched", ["submitted"], indirect=True)
+def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
+    pids = rankdeck.pids(launched.run)
+    summary = rankdeck.folder(launched.run) / "summary.json"
+
+    def later(*words: str) -> str:
+        """What `ps` says as after a minute. While the supervisor is stopped, the file is that old."""
+        os.utime(summary, (0, 0))
+        return rankdeck("ps", *words).stdout
+
+    slurm.run("scontrol", "suspend", launched.job)
+    wait_until(lambda: f"job {launched.job} · main · suspended" in later(), what="ps shows it")
+    wait_until(lambda: '"suspended": true' in later("--json"), what="it is a field")
+    slurm.run("scontrol", "resume", launched.job)
+    wait_until(lambda: "suspended" not in rankdeck("ps").stdout, what="ps shows that it goes on")
+    wait_steps(rankdeck, launched.run)
+    assert rankdeck.pids(launched.run) == pids
 
 
 def test_a_controller_that_restarts_takes_nothing_away(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:

@@ -126,16 +126,24 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """The job of a batch system that a run is in. `ends_at`: when its time limit ends it, in seconds since the epoch; None: not known."""
+    """The job of a batch system that a run is in. `ends_at`: when its time limit ends it, in seconds since the epoch; None: not known. `suspended`:
+    whether the batch system has stopped its processes; they go on later, and end later."""
 
     job: str
     partition: str = ""
     ends_at: float | None = None
+    suspended: bool = False
 
     def words(self, now: float, *, last_step: int | None = None) -> str:
         """`job 109 · main · ends in 8:10, before step 3000`. `last_step`: the run's, if it will not get there; raw."""
         before = "" if last_step is None else f", before step {last_step}"
-        end = "" if self.ends_at is None else f"ends in {duration(self.ends_at - now)}{before}"
+        end = (
+            "suspended"
+            if self.suspended
+            else ""
+            if self.ends_at is None
+            else f"ends in {duration(self.ends_at - now)}{before}"
+        )
         return " · ".join(filter(None, (f"job {self.job}", self.partition, end)))
 
 
