@@ -323,6 +323,20 @@ def test_a_following_launch_that_is_killed_leaves_the_run_alone(rankdeck, write_
     rankdeck.wait_state(run, "running")
 
 
+def test_a_following_launch_under_nohup_follows_on_without_its_terminal(rankdeck, write_script, write_profile, work):
+    script = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('end', flush=True)\n"
+    profile, before = write_profile(write_script("until.py", script)), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        following = rankdeck.start("launch", profile)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with following:
+        rankdeck.wait_log(following.stdout.readline().strip(), 0, b"up")
+        following.send_signal(signal.SIGHUP)
+        (work / "go").touch()
+        assert "end" in following.communicate(timeout=PATIENCE)[0]
+
+
 def test_a_follower_that_does_not_read_does_not_hold_the_ranks_up(launch_counting):
     counting = launch_counting()
     with counting.deck.start("attach", counting.run) as attached:
