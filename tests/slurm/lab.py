@@ -251,7 +251,8 @@ class Slurm:
         new = re.sub(r"(?m)^SlurmdTimeout=.*$", f"SlurmdTimeout={seconds}", old)
         if new != old:
             self.conf.write_text(new)
-            self.run("scontrol", "reconfigure")
+            self.stop_controller()  # `scontrol reconfigure` can crash it while squeue asks
+            self.start_controller()
 
     def heal(self) -> None:
         """Makes the cluster what it was at the start."""
