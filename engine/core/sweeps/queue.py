@@ -121,8 +121,7 @@ def waits(queue: Queue, active: Sequence[Active], cores: int) -> dict[int, str]:
         Active(run=one.run, needs=one.needs, sweep=one.sweep) for one in queue.entries if one.state == "starting"
     ]
     used = [*(one for one in active if one.run not in {own.run for own in claimed}), *claimed]
-    found = {}
-    taken = [one.needs for one in used]
+    found, earlier = dict[int, str](), list[Needs]()
     for entry in queue.entries:
         if entry.state != "queued":
             continue
@@ -132,10 +131,15 @@ def waits(queue: Queue, active: Sequence[Active], cores: int) -> dict[int, str]:
         elif entry.parallel and beside >= entry.parallel:
             found[entry.number] = f"{count(beside, 'run')} of {entry.sweep} at once"
         else:
-            found[entry.number] = _shortage(entry.needs, taken, cores)
-            taken.append(entry.needs)
-            if not found[entry.number]:
+            taken = [one.needs for one in used]
+            reason = _shortage(entry.needs, taken, cores)
+            if not reason and _shortage(entry.needs, [*taken, *earlier], cores):
+                reason = "an earlier entry comes first"
+            if reason:
+                earlier.append(entry.needs)
+            else:
                 used.append(Active(run="", needs=entry.needs, sweep=entry.sweep))
+            found[entry.number] = reason
     return found
 
 
