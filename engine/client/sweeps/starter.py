@@ -95,20 +95,21 @@ def _start(claimed: tuple[Entry, Queue], lock: int) -> None:
         done = subprocess.run(
             argv, env=environment, cwd=place.folder, pass_fds=[lock], capture_output=True, check=False
         )
-        said, is_killed = done.stdout.decode(errors="replace").strip(), done.returncode < 0
+        status, said = done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()
     except OSError as error:  # the folder was removed
-        said, is_killed = f"{error.strerror}: {os.fsdecode(place.folder)}", False
-    if is_killed and entry.tries < MOST_TRIES:
+        status, said = 1, f"{error.strerror}: {os.fsdecode(place.folder)}"
+    if status < 0 and entry.tries < MOST_TRIES:
         return
-    if not is_killed and not said:
+    if status == 0:
         change_queue(lambda now: now.without(entry.number))
         return
-    reason = said or f"its start was killed {entry.tries} times"
+    killed = f"its start was killed {entry.tries} times"
+    reason = killed if status < 0 else said.rpartition("\n")[2] or f"its start ended with {status}"
     change_queue(lambda now: now.changed(replace(entry, state="failed", run="", reason=reason)))
 
 
 def _launch(number: int) -> int:
-    """Launches an entry. Prints why that failed. Returns the exit status."""
+    """Launches an entry. Prints why that failed, in one line. Returns the exit status."""
     entry = read_queue().find(number)
     if entry is None or entry.state != "starting":
         return 0
@@ -125,6 +126,7 @@ def _launch(number: int) -> int:
                 raise
     except (RankdeckError, OSError) as error:
         print(str(error).replace("\n", "; "))  # noqa: T201
+        return 1
     return 0
 
 
