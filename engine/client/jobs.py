@@ -24,9 +24,8 @@ from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, r
 NEW_JOB = 2 * LONGEST
 """Seconds after its submission in which a job may be missing in the answer of squeue, because an older answer is used again."""
 
-
 FRESH = 60.0
-"""Seconds after its summary was written in which the supervisor of a run in a job is known to go on, so that nobody is asked for the job."""
+"""Seconds after its last summary in which the supervisor of a run in a job counts as alive, so that Slurm is not asked for the job."""
 
 
 def runs_and_jobs() -> list[RunSummary]:
@@ -54,7 +53,7 @@ def _with_job(summary: RunSummary) -> RunSummary:
 
 
 def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:
-    """Whether the supervisor of a run has just written its summary, and not as its last deed."""
+    """Whether the supervisor of a run has just written a summary that is not its last one, which has metrics."""
     with contextlib.suppress(OSError):
         is_fresh = abs(time.time() - paths.summary.stat().st_mtime) < FRESH
         return is_fresh and summary.state != "queued" and summary.metrics is None

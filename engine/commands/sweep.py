@@ -82,8 +82,8 @@ def sweep(
         return
     name = name or new_name("sweep")
     before, entries = {one.run for one in runs_of(name)}, []
-    for number, one in enumerate(points, 1):
-        swept = Swept(sweep=name, values=one.values, number=number, runs=len(points), seed=seed)
+    for place, one in enumerate(points, 1):
+        swept = Swept(sweep=name, values=one.values, number=place, runs=len(points), seed=seed)
         entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel))
     enqueue(entries)
     drawn = "" if seed is None else f", drawn with --seed {seed}"

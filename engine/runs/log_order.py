@@ -92,12 +92,13 @@ class OrderWriter:
     def close(self) -> None:
         """Writes what was noted, and closes the file. A later write opens it again."""
         self.flush()
-        self.__del__()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor = -1
 
 
 def read_order(path: Path, ranks: int) -> Iterator[Growth]:

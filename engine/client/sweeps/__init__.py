@@ -1,1 +1,1 @@
-"""Starts the runs of a sweep."""
+"""Runs of sweeps, and the queue that starts them and others."""

@@ -14,9 +14,8 @@ DOLLAR, BACKTICK = "\ue000", "\ue001"  # stand for `$` and a backtick that the s
 LITERAL = {"$": ord(DOLLAR), "*": 0xE002, "?": 0xE003, "{": 0xE004}  # what stands for characters between quotes
 NEEDS_SHELL = re.compile(r"[$`]")
 _OF_TASK = set("SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_TASK_PID PWD OLDPWD RANDOM SECONDS".split())
-_PATTERN = re.compile(
-    r"[*?]|\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}"
-)  # with which the shell looks for files, or makes several words
+# What the shell replaces by names of files, or by several words.
+_PATTERN = re.compile(r"[*?]|\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _VARIABLE = re.compile(r"\$\{?((?<=\{)[A-Za-z_]\w*(?=\})|(?<!\{)[A-Za-z_]\w*)\}?")
 
 
@@ -97,8 +96,9 @@ class Draft:
         for word in args:
             if "[@]" in word.text or "[*]" in word.text:
                 raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
-            text, names = _VARIABLE.sub("", word.text), set(_VARIABLE.findall(word.text))
-            if names & _OF_TASK:
+            parts = _VARIABLE.split(word.text)  # every second one is a name
+            text = "".join(parts[::2])
+            if _OF_TASK.intersection(parts[1::2]):
                 hint = "write {rank}, {local_rank}, {world_size} or {env.SLURM_NODEID} into recipe.args, or a path without $PWD"
                 raise UsageError(f"{word.place}: {as_written(word.text)!r} differs between tasks or folders", hint=hint)
             if NEEDS_SHELL.search(text):
@@ -108,7 +108,6 @@ class Draft:
                 self.leave_out(word.text, "each rank gets the value of its node, as one argument")
             elif text.startswith(("<(", ">(", "~/")) or _PATTERN.search(text):
                 self.leave_out(text, "no shell expands it: write its value into the profile")
-            parts = re.split(_VARIABLE, word.text)  # every second one is a name
             self.args.append(
                 "".join(f"{{env.{one}}}" if at % 2 else literal(as_written(one)) for at, one in enumerate(parts))
             )

@@ -77,9 +77,8 @@ class _Reader:
         self._loops: list[str] = []  # the places of loops around a statement
         self._known: dict[str, str] = {}  # values of the shell's variables
         self._programs: list[tuple[Statement, list[Word]]] = []
-        self._ran_once: list[
-            Statement
-        ] = []  # with a command that the file runs on the first node only, and the setup on each
+        self._ran_once: list[Statement] = []
+        """Statements whose command the file runs on the first node only, and `launch.setup` on each."""
 
     def take_directives(self, text: str) -> None:
         """Takes `#SBATCH` lines, which come before the first command."""
@@ -164,9 +163,8 @@ class _Reader:
         ):
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
-            self._known = {
-                known: self._known[known] for known in self._known.keys() - {word.text for word in words}
-            }  # `read`
+            for word in words:  # `read NAME` gives it a value that nobody knows here
+                self._known.pop(word.text, None)
             why = reasons()["trap" if name == "trap" else "shell"]
             self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
 

@@ -114,7 +114,7 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
 
 
 def _with_marks(found: re.Match[str]) -> str:
-    """A quoted part with `DOLLAR` for each `$` that the shell takes literally, and without `\\` at the end of a line."""
+    """A quoted part with the marks of `LITERAL` for what the shell takes literally there, and without `\\` at the end of a line."""
     part = found[0]
     marks = {ord(sign): chr(mark) for sign, mark in LITERAL.items() if part[0] == "'" or sign != "$"}
     if part[0] != "'":

@@ -137,13 +137,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     def words(self, now: float, *, last_step: int | None = None) -> str:
         """`job 109 · main · ends in 8:10, before step 3000`. `last_step`: the run's, if it will not get there; raw."""
         before = "" if last_step is None else f", before step {last_step}"
-        end = (
-            "suspended"
-            if self.suspended
-            else ""
-            if self.ends_at is None
-            else f"ends in {duration(self.ends_at - now)}{before}"
-        )
+        end = "suspended" if self.suspended else ""
+        if self.ends_at is not None and not self.suspended:
+            end = f"ends in {duration(self.ends_at - now)}{before}"
         return " · ".join(filter(None, (f"job {self.job}", self.partition, end)))
 
 

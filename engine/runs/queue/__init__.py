@@ -1,1 +1,1 @@
-"""The file of the queue, and the process that starts its runs."""
+"""The file of the queue, which wakes the process that starts its runs."""

@@ -16,6 +16,7 @@ from engine.core.sweeps.queue import Queue
 from engine.installed import COMMAND
 from engine.linux.files import replace_file
 from engine.linux.locks import try_lock
+from engine.linux.processes import MARK
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import read_value
 
@@ -64,11 +65,11 @@ def change_queue(change: Callable[[Queue], Queue]) -> Queue:
 
 
 def wake_starter(*, waits: bool) -> None:
-    """Starts a process that starts what may start of the queue, if there is one. It outlives this process. `waits`: for another such process, which may
-    have looked too early; without it, that one is enough."""
+    """If there is a queue, starts a process that starts its runs and outlives this one. `waits`: it waits for another such process, which may have
+    looked too early; else the other one is enough."""
     if not queue_file().exists():
         return
-    environment = {name: value for name, value in os.environ.items() if name != "RANKDECK_MARK"}
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
     argv = [sys.executable, "-P", str(COMMAND), "start-queued", *(["wait"] if waits else [])]
     with contextlib.suppress(OSError):  # the shell ends at once, so that no child has to be reaped
         subprocess.run(
