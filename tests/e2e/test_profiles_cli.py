@@ -27,7 +27,7 @@ MALFORMED = {
 }
 """A few, for how an error is printed; `tests/data/malformed_profiles.tsv` has a hundred."""
 
-VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion", "recipes", "run", "new", "compare", "runs", "note", "gc", "export", "import", "takeover", "config", "nodes", "prometheus", "serve"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion", "recipes", "run", "new", "compare", "runs", "note", "gc", "export", "import", "takeover", "config", "nodes", "prometheus", "serve", "sweep", "queue"]  # fmt: skip
 
 
 class ProgramOutput:

@@ -1,6 +1,7 @@
 """What counts as saving after a rank was told to stop."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from tests.support import from_table
 
 
 @pytest.fixture
-def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     """This process as a rank, with files in the current folder."""
     monkeypatch.chdir(tmp_path)
     rank = Rank(0, ["out", "err", "metrics"])
     rank.pid = os.getpid()
     Path("out").write_text("saving checkpoint of step 10\n")
-    return rank
+    yield rank
+    rank.close()
 
 
 @from_table
