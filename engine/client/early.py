@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 from engine.installed import COMMAND
+from engine.linux.processes import MARK
 
-MARK = "RANKDECK_MARK"
 waiting: subprocess.Popen[bytes] | None = None  # it reads its run's folder as a line of JSON, or ends with us
 
 

@@ -9,8 +9,8 @@ from engine.client import early
 from engine.core.errors import SupervisorError
 from engine.installed import COMMAND
 from engine.linux.files import open_regular
+from engine.linux.processes import MARK
 from engine.runs.paths import RunPaths
-from engine.runs.standbys import MARK
 
 
 def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:

@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from engine.client.early import MARK
 from engine.core.errors import CheckError
 from engine.linux.files import replace_file
+from engine.linux.processes import MARK
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import place_here
 

@@ -16,7 +16,8 @@ from engine.planning.profiles import to_toml
 class _Import(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Options may also follow the name of a batch file."""
-        if args[1:] and args[1].startswith(("--name", "--print", "--set")) and os.path.isfile(args[0]):
+        own = {name for one in self.get_params(ctx) for name in one.opts}
+        if args[1:] and args[1].partition("=")[0] in own and os.path.isfile(args[0]):
             args = [*args[1:], args[0]]
         return super().parse_args(ctx, args)
 

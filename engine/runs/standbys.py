@@ -17,10 +17,10 @@ from engine.core.plan.standby import Circumstances
 from engine.installed import COMMAND, LIBRARY
 from engine.linux.files import replace_file
 from engine.linux.locks import try_lock
+from engine.linux.processes import MARK
 from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
 
 START_LIMIT = 60.0  # seconds within which a standby takes its lock, even on a slow machine
-MARK = "RANKDECK_MARK"  # variable by which an agent finds processes of its run; see `engine.node.agent`
 
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")

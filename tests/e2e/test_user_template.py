@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine.runs.standbys import MARK
+from engine.linux.processes import MARK
 from engine.runs.templates import templates
 from tests.support import LIGHT, Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from engine.client.early import MARK
 from engine.client.launch import profile_text
 from engine.core.errors import UsageError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.sweeps.queue import Entry, Place, Queue, needs_of
+from engine.linux.processes import MARK
 from engine.runs.queue.file import change_queue, wake_starter
 
 

@@ -134,18 +134,18 @@ def controller() -> Controller:
 def cluster_name() -> str:
     """The cluster that commands ask here, from files; without any, this host's name, because a home may be shared by several clusters."""
     named = os.environ.get("SLURM_CLUSTERS", "")
-    with contextlib.suppress(StopIteration, OSError):
+    with contextlib.suppress(OSError):
         named = named or ",".join(_CLUSTER.findall(_config())[:1])
     return re.sub(r"[^\w.,-]", "_", named) or socket.gethostname()
 
 
 def _config() -> str:
-    """The text of slurm.conf with the files that it includes. Raises StopIteration, OSError: there is none, or it can't be read."""
+    """The text of slurm.conf with the files that it includes. Raises OSError: there is none, or it can't be read."""
     beside: list[str] = []
     if (sbatch := which("sbatch")) is not None:
         beside = [str(Path(sbatch).resolve().parents[1] / "etc" / name) for name in ("slurm.conf", "slurm/slurm.conf")]
     paths = [os.environ["SLURM_CONF"]] if "SLURM_CONF" in os.environ else [*_CONFIGS, *beside]
-    path = next(path for path in paths if os.path.isfile(path))
+    path = next(filter(os.path.isfile, paths), paths[0])
     conf = _text(path)
     return "\n".join([conf, *(_text(os.path.join(os.path.dirname(path), name)) for name in INCLUDE.findall(conf))])
 
@@ -163,7 +163,7 @@ def is_login_node() -> bool:
         whole, name = _config(), socket.gethostname()
         hosts = {name, name.partition(".")[0], "localhost", "127.0.0.1"}
         return not may_be_node(whole, hosts) and not _listens(slurmd_port(whole))
-    except (StopIteration, OSError):
+    except OSError:
         return False
 
 
@@ -231,14 +231,7 @@ def queue() -> dict[str, QueuedJob]:
 
 def _ask(known: Asked) -> Asked:
     """The answer of squeue, or its failure, after what is known. `--local`: not that of a federation, which would take a third question."""
-    words = [
-        "squeue",
-        "--local",
-        "--noheader",
-        "--states=all",
-        f"--user={os.geteuid()}",
-        f"--format={FORMAT}",
-    ]
+    words = ["squeue", "--local", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
     try:
         status, said, complaint = run_quickly(words, LAUNCHED, hint=_HINT, limit=DEADLINE)
     except NoAnswerError:
