@@ -192,10 +192,10 @@ def test_a_command_that_does_not_exist_ends_with_127_and_a_reason(node):
 
 def test_arguments_get_the_values_of_variables_that_the_rank_has(node):
     bridge, _ = node.connect()
-    argv = ["/bin/echo", "{env.PLACE}/a", "{{env.PLACE}}", "{env.PLACE", "{env.PROGRAM}"]
+    argv = ["/bin/echo", "{env.PLACE}/a", "{{env.PLACE}}", "{{env.PLACE}:1}", "{env.PLACE", "{env.PROGRAM}"]
     node.spawn(bridge, "mine", argv=argv, env={"PLACE": "/x {env.HOME}"})
     bridge.expect("ended", status=0)
-    assert node.out(0).decode() == "/x {env.HOME}/a {env.PLACE} {env.PLACE mine\n"
+    assert node.out(0).decode() == "/x {env.HOME}/a {env.PLACE} {/x {env.HOME}:1} {env.PLACE mine\n"
     node.spawn(bridge, "", attempt=1, argv=["/bin/echo", "{env.NOWHERE}"])
     assert bridge.expect("ended", attempt=1)["reason"] == "can't start: 'NOWHERE' is not set"
 

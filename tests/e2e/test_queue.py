@@ -73,15 +73,22 @@ def test_an_entry_that_can_not_start_says_why_and_the_next_one_starts(rankdeck, 
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", str(work / "broken"))
         assert rankdeck("run", "-n", "1", "--after", held, "note.py", "y").returncode == 0
+    folder = Path(os.fsdecode(os.fsencode(work) + b"/bytes\xff"))
+    folder.mkdir()
+    with monkeypatch.context() as patched:
+        patched.chdir(folder)
+        assert rankdeck("run", "-n", "1", "--after", held, "../note.py", "z").returncode == 0
+    folder.rmdir()
     script.unlink()
     (work / "go").touch()
     wait_until(lambda: starts(work) == Counter(["0x"]))
-    wait_until(lambda: [one.state for one in read_queue().entries] == ["failed"] * 2)
+    wait_until(lambda: [one.state for one in read_queue().entries] == ["failed"] * 3)
     shown = rankdeck("queue").stdout
     assert "failed" in shown
     assert "gone.py does not exist" in shown
     assert "its start ended with 3" in shown
-    assert rankdeck("queue", "cancel", "1", "4", "--yes").returncode == 0
+    assert "No such file or directory" in shown
+    assert rankdeck("queue", "cancel", "1", "4", "5", "--yes").returncode == 0
     wait_until(lambda: all_have_ended(rankdeck, 2))
 
 

@@ -97,7 +97,7 @@ def _start(claimed: tuple[Entry, Queue], lock: int) -> None:
         )
         status, said = done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()
     except OSError as error:  # the folder was removed
-        status, said = 1, f"{error.strerror}: {os.fsdecode(place.folder)}"
+        status, said = 1, f"{error.strerror}: {place.folder.decode(errors='replace')}"
     if status < 0 and entry.tries < MOST_TRIES:
         return
     if status == 0:
@@ -125,7 +125,7 @@ def _launch(number: int) -> int:
             if not (is_taken(paths) or has_begun(paths)):  # it has one, which a starter that has died has started
                 raise
     except (RankdeckError, OSError) as error:
-        print(str(error).replace("\n", "; "))  # noqa: T201
+        os.write(1, str(error).replace("\n", "; ").encode(errors="replace"))  # standard output may take ASCII only
         return 1
     return 0
 

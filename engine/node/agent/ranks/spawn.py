@@ -28,7 +28,7 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 def with_variables(word: str, env: Message) -> str:
     """Returns an argument with the values of variables in place of `{env.NAME}`. `{{env.NAME}}` stands for the word itself. Raises KeyError:
     a variable is not set."""
-    return re.sub(r"({?){env[.](\w+)}", lambda found: found[0][1:-1] if found[1] else env[found[2]], word)
+    return re.sub(r"{({env[.]\w+})}|{env[.](\w+)}", lambda found: found[1] or env[found[2]], word)
 
 
 class Spawn:
