@@ -25,7 +25,7 @@ from engine.runs.queue.file import read_queue, wake_starter
 
 LOOK_PERIOD = 1.0  # seconds between two looks whether runs have started or ended
 LOOKS = 5  # looks for one at what no supervisor does
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @click.command()
@@ -66,7 +66,7 @@ def sweep(
     ordinary run; those that wait are in the queue, and start without this command too. The exit status is 1 if one did not succeed.
     """
     if name is not None and not _NAME.fullmatch(name):
-        hint = "letters, digits, dot, dash and underscore, at most 64"
+        hint = "letters, digits, dot, dash and underscore, at most 64, and not a number alone"
         raise UsageError(f"--name {name!r} is not a valid name", hint=hint)
     if seed is not None and number is None:
         raise UsageError("--seed belongs to --random", hint="add --random N, or leave out --seed")

@@ -36,6 +36,7 @@ def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_scrip
     check_err(rankdeck("sweep", profile, "--over", "layout.ranks_per_node=[1, 'x']"), 2, "--over layout.ranks_per_node")
     check_err(rankdeck("sweep", profile, "--arg", "lr=1,fast"), 2, "--arg lr=1,fast: lr: 'fast' is not a number")
     check_err(rankdeck("sweep", profile, "--arg", "lrs=1"), 2, "did you mean lr?")
+    check_err(rankdeck("sweep", profile, "--arg", "lr=1", "--name", "2", "--plan"), 2, "not a number alone")
     stranger = work / ".rankdeck" / "theirs.toml"
     stranger.parent.mkdir()
     stranger.write_text(profile.read_text().replace('"job"', '"theirs"'))
