@@ -102,23 +102,25 @@ def test_a_start_that_was_cut_off_is_finished_and_none_happens_twice(rankdeck, w
     rankdeck.wait_state(done, "succeeded")
     (work / "starts").unlink()
     blocker = rankdeck("run", "-n", "1", "--detach", write_script("wait.py", WAIT)).stdout.strip()
-    for word in ("begun", "none", "empty", "planned"):
+    for word in ("begun", "none", "empty", "planned", "killed"):
         assert rankdeck("run", "-n", "1", "--after", blocker, "note.py", word).returncode == 0
     wait_until(lambda: not starters(rankdeck))
-    names = (done, "note-aaaa", "note-bbbb", "note-cccc")
+    names = (done, "note-aaaa", "note-bbbb", "note-cccc", "note-dddd")
     (runs_folder() / "note-bbbb").mkdir()
     (runs_folder() / "note-cccc").mkdir()
     for name in ("plan.json", "profile.toml"):
         shutil.copy(runs_folder() / done / name, runs_folder() / "note-cccc")
 
     def claim(queue: Queue) -> Queue:
-        claimed = (replace(one, state="starting", run=run) for one, run in zip(queue.entries, names, strict=True))
-        return replace(queue, entries=tuple(claimed))
+        claimed = [replace(one, state="starting", run=run) for one, run in zip(queue.entries, names, strict=True)]
+        return replace(queue, entries=(*claimed[:-1], replace(claimed[-1], tries=MOST_TRIES)))
 
     change_queue(claim)
     check_err(rankdeck("queue", "cancel", "2", "--yes"), 2, "entry '2' starts now", "rankdeck stop note-aaaa")
     assert rankdeck("queue").returncode == 0
-    wait_until(lambda: not queue_file().exists())
+    wait_until(lambda: [one.reason for one in read_queue().entries] == [f"its start was killed {MOST_TRIES} times"])
+    assert rankdeck("queue", "cancel", "5", "--yes").returncode == 0
+    assert not queue_file().exists()
     (work / "go").touch()
     wait_until(lambda: all_have_ended(rankdeck, 5))
     assert starts(work) == Counter(["0none", "0empty", "0planned"])

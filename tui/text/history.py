@@ -17,6 +17,7 @@ from engine.core.views.history import (
     swept_value,
     value_of,
 )
+from engine.core.words import count
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
@@ -156,7 +157,7 @@ def history_details(
     lines: list[Content | str] = [
         Content.assemble(
             (f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
-            f"{steps}, {run.world_size} ranks over {plain_line(run.backend)}, launched {when} ({age(now - run.launched_at)} ago)",
+            f"{steps}, {count(run.world_size, 'rank')} over {plain_line(run.backend)}, launched {when} ({age(now - run.launched_at)} ago)",
         )
     ]
     if entry.note.text:

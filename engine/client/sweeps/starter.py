@@ -64,12 +64,13 @@ def _claim() -> tuple[Entry, Queue] | None:
 
     def claim(queue: Queue) -> Queue:
         for one in queue.entries:
-            if (
-                one.state == "starting"
-                and has_begun(paths := RunPaths(runs_folder() / one.run))
-                and paths.plan.exists()
-            ):
+            if one.state != "starting":
+                continue
+            if has_begun(paths := RunPaths(runs_folder() / one.run)) and paths.plan.exists():
                 queue = queue.without(one.number)
+            elif one.tries >= MOST_TRIES:
+                reason = f"its start was killed {one.tries} times"
+                queue = queue.changed(replace(one, state="failed", run="", reason=reason))
         entry = next((one for one in queue.entries if one.state == "starting"), None)
         if entry is None:
             free = waits(queue, active_runs(), cores())
@@ -98,14 +99,11 @@ def _start(claimed: tuple[Entry, Queue], lock: int) -> None:
         status, said = done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()
     except OSError as error:  # the folder was removed
         status, said = 1, f"{error.strerror}: {place.folder.decode(errors='replace')}"
-    if status < 0 and entry.tries < MOST_TRIES:
-        return
     if status == 0:
         change_queue(lambda now: now.without(entry.number))
-        return
-    killed = f"its start was killed {entry.tries} times"
-    reason = killed if status < 0 else said.rpartition("\n")[2] or f"its start ended with {status}"
-    change_queue(lambda now: now.changed(replace(entry, state="failed", run="", reason=reason)))
+    elif status > 0:
+        reason = said.rpartition("\n")[2] or f"its start ended with {status}"
+        change_queue(lambda now: now.changed(replace(entry, state="failed", run="", reason=reason)))
 
 
 def _launch(number: int) -> int:
