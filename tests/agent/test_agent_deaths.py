@@ -358,7 +358,8 @@ def test_a_store_that_waits_for_its_template_while_an_older_attempt_is_cleared_c
 def test_a_template_with_a_job_is_not_replaced_before_it_has_done_it(node, work):
     (work / "torch.py").write_text(
         "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-        "class cuda:\n    is_initialized = staticmethod(lambda: False)\n"
+        "class cuda:\n    is_initialized = _is_in_bad_fork = staticmethod(lambda: False)\n"
+        "class default_generator:\n    seed = staticmethod(lambda: 0)\n"
     )
     (work / "store.py").write_text("import time\ntime.sleep(600)\n")
     bridge, _ = node.connect()
