@@ -5,6 +5,7 @@ import random
 import re
 import secrets
 import time
+from collections.abc import Iterable
 
 import click
 import msgspec
@@ -81,7 +82,7 @@ def sweep(
         _show(points, seed, as_json=as_json)
         return
     name = name or new_name("sweep")
-    before, entries = {one.run for one in runs_of(name)}, []
+    before, entries = {one.run for one in runs_of(name, summaries())}, []
     for place, one in enumerate(points, 1):
         swept = Swept(sweep=name, values=one.values, number=place, runs=len(points), seed=seed)
         entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel))
@@ -121,9 +122,10 @@ def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
     states: dict[str, str] = {}
     for look in itertools.count(1):
         entries = [one for one in read_queue().entries if one.sweep == sweep and one.state in ("queued", "starting")]
-        active = active_runs()
+        listed = summaries()
+        active = active_runs(listed)
         going = {one.run for one in active if one.sweep == sweep}
-        runs = [one for one in runs_of(sweep) if one.run not in before]
+        runs = [one for one in runs_of(sweep, listed) if one.run not in before]
         for one in runs:
             if one.run not in states and one.swept is not None:
                 told = msgspec.json.encode({"run": one.run, "values": one.swept.values}).decode()
@@ -144,6 +146,6 @@ def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
     return int(list(states.values()).count("succeeded") < most)
 
 
-def runs_of(sweep: str) -> list[RunSummary]:
-    """The runs of a sweep that have begun, in their order."""
-    return sorted((one for one in summaries() if one.sweep == sweep), key=lambda one: one.launched_at)
+def runs_of(sweep: str, runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """Those of the runs that belong to a sweep, in the order in which they began."""
+    return sorted((one for one in runs if one.sweep == sweep), key=lambda one: one.launched_at)

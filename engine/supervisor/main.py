@@ -101,9 +101,7 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
     snapshots = Snapshots(run, ingest)
     server = Server(runner, snapshots)
     files, imports = FileWatch(run, journal), ImportWatch(run, ingest)
-    with contextlib.suppress(
-        OSError, RankdeckError
-    ):  # of a killed supervisor, maybe in the runtime folder of another login
+    with contextlib.suppress(OSError, RankdeckError):  # of a killed supervisor, maybe in another login's folder
         for path in runtime_files(paths, of_agent=False):
             path.unlink(missing_ok=True)
     guard.start_after_death()
@@ -144,6 +142,18 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
             await files.wait_written()
         for chore in chores:
             chore.cancel()
+    await _finish(runner, snapshots, server, imports)
+    journal.close()
+    guard.release()
+    with _goes_on():
+        remove_needless(paths)
+    with _goes_on():
+        wake_starter(waits=True)
+
+
+async def _finish(runner: Runner, snapshots: Snapshots, server: Server, imports: ImportWatch) -> None:
+    """Reads and writes what is left at the end of a run, after its watches have ended."""
+    run, ingest = runner.run, runner.ingest
     with _goes_on():
         await runner.origins.record()
     with _goes_on():
@@ -157,15 +167,9 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
         await server.close()
     with _goes_on():
         metrics = final_values(ingest.series.dump())
-        _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
+        _save_quietly(run, lambda: write_summary(run.paths, snapshots.run_view, metrics))
     with _goes_on():
         sweep_shared_memory()
-    journal.close()
-    guard.release()
-    with _goes_on():
-        remove_needless(paths)
-    with _goes_on():
-        wake_starter(waits=True)
 
 
 async def stand_by(paths: RunPaths) -> None:

@@ -460,7 +460,7 @@ def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
     break_supervisors("""
     usual = imports.ImportWatch.look
     def look(self, now):
-        if sys._getframe(1).f_code.co_name == "_supervise":
+        if sys._getframe(1).f_code.co_name == "_finish":
             raise KeyError("defect")
         return usual(self, now)
     imports.ImportWatch.look = look

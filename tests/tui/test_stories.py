@@ -149,7 +149,7 @@ class Teller:
         saved = texts(words) if words else []
 
         def text_in(id: str) -> str | None:
-            """What is in a line of the form that has the cursor somewhere."""
+            """The text of a field in the form; None: it has no such field, or nothing has the cursor."""
             lines = [row.line.value for row in app.screen.query(FormRow) if row.field.id == id]
             return lines[0] if lines and app.focused is not None else None
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -73,7 +74,7 @@ def _claim() -> tuple[Entry, Queue] | None:
                 queue = queue.changed(replace(one, state="failed", run="", reason=reason))
         entry = next((one for one in queue.entries if one.state == "starting"), None)
         if entry is None:
-            free = waits(queue, active_runs(), cores())
+            free = waits(queue, active_runs(summaries()), cores())
             entry = next((one for one in queue.entries if free.get(one.number) == ""), None)
         if entry is None:
             return queue
@@ -133,10 +134,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def active_runs() -> list[Active]:
-    """The runs of this user that have not ended, and what they have for themselves."""
+def active_runs(runs: Sequence[RunSummary]) -> list[Active]:
+    """Those of this user's runs that have not ended, and what they have for themselves."""
     found = []
-    for summary in summaries():
+    for summary in runs:
         if summary.state not in ENDED_WORDS and _has_processes(paths := RunPaths(runs_folder() / summary.run), summary):
             needs = Needs()
             with contextlib.suppress(SupervisorError):

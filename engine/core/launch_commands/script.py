@@ -203,7 +203,8 @@ class _Reader:
                 self.draft.set_env(name, value)
         if in_setup:
             self._add_setup(statement)
-            self._ran_once += [statement] * bool(re.search(r"\$\((?!\()|`", statement.text))
+            if re.search(r"\$\((?!\()|`", statement.text):
+                self._ran_once.append(statement)
         if not self._below.isdisjoint(re.findall(r"\w+", statement.text)):
             self._below |= found.keys()
         self._known |= found
@@ -245,7 +246,7 @@ class _Reader:
         used = set(re.findall(r"(?<!\{)\{env\.(\w+)\}", " ".join(self.draft.args)))
         if name := min(used & self._assigned - exported - set(self.draft.env), default=""):
             hint = "write its value into the command"
-            raise UsageError(f"{chosen.place}: the value of {name} depends on what rankdeck does not run", hint=hint)
+            raise UsageError(f"{chosen.place}: {name} is set by lines that rankdeck does not run", hint=hint)
         on_all = any(program_of(word.text) in ("srun", *MPIRUN) for word in words)
         if self.draft.slurm is not None and self.draft.node_count is None:
             self.draft.node_count = self.job.nodes if on_all else 1

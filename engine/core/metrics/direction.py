@@ -1,18 +1,16 @@
-"""Whether the lowest or the highest value of a metric is the best, by its name. Pure."""
+"""Tells by the name of a metric whether its lowest or its highest value is the best. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from engine.core.metrics.lines.patterns import W
 from engine.core.metrics.series import SeriesDump
 
-LOWEST = frozenset(
-    "loss losses error errors err perplexity ppl wer cer mse rmse mae nll bpb bpc fid regret".split()
-)  # fmt: skip
-HIGHEST = frozenset(
+LOWEST = set("loss losses error errors err perplexity ppl wer cer mse rmse mae nll bpb bpc fid regret".split())
+HIGHEST = set(
     "acc accuracy f1 auc auroc map ap precision recall reward return bleu rouge iou miou dice psnr ssim score".split()
-)  # fmt: skip
-MEASURED = frozenset("val valid validation eval test dev".split())  # words of metrics that are not of the training set
+)
 
 
 def direction(metric: str) -> Literal["min", "max"] | None:
@@ -36,7 +34,7 @@ def best_values(dumps: Iterable[SeriesDump]) -> dict[str, float]:
 def main_metric(best: Iterable[Mapping[str, float]]) -> str:
     """The metric by which runs are ranked: of a validation before that of the training, a loss before others. Empty: there is none."""
     names = {name for one in best for name in one}
-    return min(names, key=lambda name: (not _words(name) & MEASURED, "loss" not in _words(name), name), default="")
+    return min(names, key=lambda name: (not _words(name) & W.held_out, "loss" not in _words(name), name), default="")
 
 
 def _words(metric: str) -> set[str]:

@@ -16,7 +16,7 @@ from engine.core.sweeps.queue import Queue
 from engine.installed import COMMAND
 from engine.linux.files import replace_file
 from engine.linux.locks import try_lock
-from engine.linux.processes import MARK
+from engine.linux.processes import MARK, reap, start_process
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import read_value
 
@@ -48,7 +48,8 @@ def change_queue(change: Callable[[Queue], Queue]) -> Queue:
     end = time.monotonic() + PATIENCE
     while (lock := try_lock(path.with_suffix(".lock"))) is None:
         if time.monotonic() > end:
-            raise CheckError(f"another process has held {path.with_suffix('.lock')} for {PATIENCE:g} s")
+            hint = "try again; if it still does, find that process with lslocks, and end it"
+            raise CheckError(f"another process has held {path.with_suffix('.lock')} for {PATIENCE:g} s", hint=hint)
         time.sleep(POLL)
     try:
         before = read_queue()
@@ -59,7 +60,8 @@ def change_queue(change: Callable[[Queue], Queue]) -> Queue:
             replace_file(path, msgspec.json.encode(after))
         return after
     except OSError as error:
-        raise RankdeckError(f"{path} can't be written: {error.strerror}") from None
+        hint = "nothing was changed: see whether its disk is full, or its folder is not yours"
+        raise RankdeckError(f"{path} can't be written: {error.strerror}", hint=hint) from None
     finally:
         os.close(lock)
 
@@ -71,13 +73,6 @@ def wake_starter(*, waits: bool) -> None:
         return
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     argv = [sys.executable, "-P", str(COMMAND), "start-queued", *(["wait"] if waits else [])]
-    with contextlib.suppress(OSError):  # the shell ends at once, so that no child has to be reaped
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *argv],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            check=False,
-        )
+    shell = ["/bin/sh", "-c", '"$@" &', "sh"]  # it ends at once, so that this process has no child to reap later
+    with contextlib.suppress(OSError):
+        reap(start_process([*shell, *argv], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))

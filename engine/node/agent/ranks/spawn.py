@@ -26,8 +26,8 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 
 def with_variables(word: str, env: Message) -> str:
-    """Returns an argument with the values of variables in place of `{env.NAME}`. `{{env.NAME}}` stands for the word itself. Raises KeyError:
-    a variable is not set."""
+    """Replaces `{env.NAME}` in an argument by the value of that variable, and `{{env.NAME}}` by the text `{env.NAME}`. Raises KeyError: a
+    variable is not set."""
     return re.sub(r"{({env[.]\w+})}|{env[.](\w+)}", lambda found: found[1] or env[found[2]], word)
 
 
@@ -209,7 +209,7 @@ class Spawner:
             old = state.ranks.get(number)
             if (old is None or old.generation < generation) and state.starting.get(number, -1) < generation:
                 state.starting[number] = generation
-                one = Spawn(self._state, self.send, self._start, message, wanted, environment)
+                one = Spawn(state, self.send, self._start, message, wanted, environment)
                 if one.prepare():
                     if message.get("mpirun"):
                         self._mpirun.wait_for_place(one.number, one.take_place, one.end)
