@@ -17,6 +17,7 @@ from engine.core.errors import (
     RankdeckError,
     SilentSlurmError,
     SupervisorDefectError,
+    SupervisorElsewhereError,
     SupervisorError,
     SupervisorLostError,
 )
@@ -82,8 +83,17 @@ class LocalRun:
         Raises:
             SupervisorError: it is on another host, or can't be started.
         """
-        if (submitted := read_submitted(self.paths)) is not None:
-            return await self._connect_to_job(submitted, patient=patient)
+        submitted = read_submitted(self.paths)
+        if submitted is None:
+            try:
+                return await self._connect_here()
+            except SupervisorElsewhereError:
+                if (submitted := read_submitted(self.paths)) is None:  # else its supervisor has just begun in a job
+                    raise
+        return await self._connect_to_job(submitted, patient=patient)
+
+    async def _connect_here(self) -> Connection | None:
+        """A connection to a supervisor on this host; see `_connect`. Raises SupervisorError, like it."""
         deadline, failures, said = time.monotonic() + CONNECT_TIME, 0, ""
         while failures < MAX_FAILURES and time.monotonic() < deadline:
             with contextlib.suppress(ConnectionError):

@@ -76,12 +76,12 @@ class Server:
             host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(self._path), place=place
         )
         try:
-            replace_file(paths.supervisor, msgspec.json.encode(where))
             if place is not None and ((known := read_submitted(paths)) is None or known.by_user):
                 job = Submitted(
                     job=place.job, at=time.time(), scheduler=place.scheduler, by_user=True, restarts=place.restarts
                 )
-                replace_file(paths.job, msgspec.json.encode(job))
+                replace_file(paths.job, msgspec.json.encode(job))  # first: who sees the host finds the job
+            replace_file(paths.supervisor, msgspec.json.encode(where))
             self._is_noted = True
         except OSError as error:
             self._is_noted = False
