@@ -252,7 +252,7 @@ def supervise(folder: Path) -> None:
     from engine.supervisor import main
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    LAUNCHERS["ssh"] = SimulatedLauncher(folder / "pipes")
+    LAUNCHERS["ssh"] = SimulatedLauncher(folder / "pipes").argv
     asyncio.run(main.supervise(RunPaths(folder), restart_by=None))
 
 

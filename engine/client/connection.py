@@ -52,7 +52,7 @@ def _step(place: JobPlace, path: str) -> socket.socket:
     """A socket that a step of a job connects with the supervisor's socket on its node. The step ends when the returned one is closed. PBS starts
     nothing in a job from outside, so ssh does."""
     launcher = LAUNCHERS["slurm" if place.scheduler == "slurm" else "ssh"]
-    argv = launcher.argv(place.node, [sys.executable, "-I", "-c", RELAY, path], Reach(slurm_job=place.job))
+    argv = launcher(place.node, [sys.executable, "-I", "-c", RELAY, path], Reach(slurm_job=place.job))
     ours, theirs = socket.socketpair()
     with theirs:  # asyncio would kill srun at the end of this process, and leave the step behind
         ends = theirs.fileno()

@@ -61,15 +61,7 @@ def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:
 
 
 def look(paths: RunPaths, submitted: Submitted) -> str:
-    """Asks Slurm for the job of a run, and ends the run if its job is over.
-
-    Args:
-        paths: Paths of a run that has not ended, as far as is known.
-        submitted: its job.
-
-    Returns:
-        How its job is, in words.
-    """
+    """Asks Slurm for the job of a run, and ends the run if its job is over. Returns how its job is, in words."""
     from engine.runs.ends.ending import LIMIT, REQUEUE, end_run
     from engine.runs.replay import has_begun, waits_again
 
@@ -100,18 +92,9 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
 
 
 def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
-    """Submits the job that continues a run which has ended, as its next attempt. Returns that in words.
-
-    Args:
-        paths: Paths of the run.
-        submitted: its last job.
-        by: who asks for it.
-
-    Raises:
-        SupervisorError: the run has a supervisor, or its files can't be read.
-        CheckError: the batch system refuses the job.
-        OSError: the files of the run can't be written.
-    """
+    """Submits the job that continues a run which has ended, as its next attempt. Returns that in words. `by`: who asks for it. Raises
+    SupervisorError: the run has a supervisor, or its files can't be read; CheckError: the batch system refuses the job; OSError: the files
+    of the run can't be written."""
     from engine.runs.ends.ending import lock_of_lost, write_queued
 
     with lock_of_lost(paths):
@@ -124,16 +107,9 @@ def submit_again(paths: RunPaths, submitted: Submitted, by: str) -> str:
 
 
 def continue_requeued(place: JobPlace, profile: bytes, plan: LaunchPlan) -> RunPaths | None:
-    """Lets the run go on that this job has launched before Slurm has put it back into the queue.
-
-    Args:
-        place: in the job.
-        profile: text of the launched profile, with its arguments.
-        plan: on the nodes that the job has now.
-
-    Returns:
-        The run, which waits for a supervisor; None: there is none, or it has succeeded, or this job has continued it already.
-    """
+    """Lets the run go on that this job has launched before Slurm has put it back into the queue. `profile`: text of the launched profile,
+    with its arguments. `plan`: on the nodes that the job has now. Returns the run, which waits for a supervisor; None: there is none, or
+    it has succeeded, or this job has continued it already."""
     from engine.runs.ends.ending import REQUEUE, lock_of_lost, write_queued
 
     for paths in reversed(all_runs()):

@@ -45,19 +45,10 @@ def begin_launch(
     run: str = "",
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
-    """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a run, so that ranks start sooner.
-
-    Args:
-        places: Places of its keys, for errors.
-        cold: without the template of the user.
-        swept: its place in a sweep.
-        run: its id; empty: a new one.
-        own_standby: gives the caller's, once the plan is made.
-
-    Raises:
-        RankdeckError: nothing was launched.
-        OSError: likewise, for example because the disk is full.
-    """
+    """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a
+    run, so that ranks start sooner. `cold`: without the template of the user. `swept`: its place in a sweep. `run`: its id; empty: a new
+    one. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
+    example because the disk is full."""
     plan = msgspec.structs.replace(planning.make_plan(profile, LAUNCHED, places=places), swept=swept)
     text = profile_text(within_limits(profile)[0])
     trust(of_launch(profile))

@@ -60,14 +60,9 @@ class RunClient(Protocol):
         """Restarts ranks; see `engine.core.run.events.RestartRequested` for the arguments."""
 
     async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
-        """Sends a signal to one rank's process group. Waits some seconds for a rank that is about to start.
-
-        Args:
-            pid: Pid of the process that the user saw: the signal reaches no other one. None: whichever process the rank has.
-
-        Raises:
-            RankdeckError: the signal reached no process.
-        """
+        """Sends a signal to one rank's process group. Waits some seconds for a rank that is about to start. `pid`: pid of the process that
+        the user saw: the signal reaches no other one. None: whichever process the rank has. Raises RankdeckError: the signal reached no
+        process."""
 
     async def stacks(self) -> list[str]:
         """Lines for people: which ranks wait for which, and the Python stacks of all ranks. Works on ranks that hang. Raises RankdeckError: the run

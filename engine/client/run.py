@@ -75,14 +75,8 @@ class LocalRun:
         """When supervisors were started from here."""
 
     async def _connect(self, *, patient: bool = True) -> Connection | None:
-        """A connection to the supervisor, which is started again if it was lost; None once the run has ended.
-
-        Args:
-            patient: waits for a batch system that is silent, as long as its commands do.
-
-        Raises:
-            SupervisorError: it is on another host, or can't be started.
-        """
+        """A connection to the supervisor, which is started again if it was lost; None once the run has ended. `patient`: waits for a batch
+        system that is silent, as long as its commands do. Raises SupervisorError: it is on another host, or can't be started."""
         submitted = read_submitted(self.paths)
         if submitted is None:
             try:
@@ -240,13 +234,7 @@ class LocalRun:
         return answer
 
     async def stop(self, *, at_once: bool = False, by: str = "", again: bool = False) -> str:
-        """Stops the run.
-
-        Args:
-            at_once: without the stop ladder.
-            by: who wants that; empty: the user.
-            again: another job will continue it.
-        """
+        """Stops the run. `at_once`: without the stop ladder. `by`: who wants that; empty: the user. `again`: another job will continue it."""
         if (submitted := await asyncio.to_thread(waits_for, self.paths)) is not None:
             return await asyncio.to_thread(_cancel, self.paths, submitted)
         answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once, again=again))

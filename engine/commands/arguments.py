@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,44 +38,22 @@ class _Bash(BashComplete):
 add_completion_class(_Bash)
 
 
-def _completions(names: list[str], incomplete: str) -> list[CompletionItem]:
-    """Completion items for names. Unprintable names are left out: a line feed would end the item."""
-    return [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
+class _Name(click.ParamType[str]):
+    """A name that a shell completes. `known`: gives the names that there are. `or_file`: it may also be the path of a file."""
 
-
-class ProfileName(click.ParamType[str]):
-    """A profile's name or file."""
-
-    name = "profile"
+    def __init__(self, name: str, known: Callable[[], Iterable[str]], *, or_file: bool = False) -> None:
+        self.name, self._known, self._or_file = name, known, or_file
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        known = [entry.name for entry in list_profiles()]
-        return _completions(known, incomplete) or [CompletionItem(incomplete, type="file")]
+        """The names that begin so. Unprintable ones are left out: a line feed would end the item."""
+        found = [CompletionItem(one) for one in self._known() if one.startswith(incomplete) and one.isprintable()]
+        return found or ([CompletionItem(incomplete, type="file")] if self._or_file else [])
 
 
-class RecipeName(click.ParamType[str]):
-    """A recipe's name."""
-
-    name = "recipe"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return _completions(list(names()), incomplete)
-
-
-class RunName(click.ParamType[str]):
-    """A run's id."""
-
-    name = "run"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return _completions([paths.run for paths in all_runs()], incomplete)
-
-
-class RunOrFile(RunName):
-    """A run's id, or the path of a log."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
+PROFILE_NAME = _Name("profile", lambda: [entry.name for entry in list_profiles()], or_file=True)
+RECIPE_NAME = _Name("recipe", names)
+RUN_NAME = _Name("run", lambda: [paths.run for paths in all_runs()])
+RUN_OR_LOG = _Name("run", lambda: [paths.run for paths in all_runs()], or_file=True)
 
 
 def is_file(word: str) -> bool:
@@ -130,8 +109,8 @@ class Pattern(click.ParamType[re.Pattern[bytes]]):
             self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
-PROFILE = click.argument("profile", type=ProfileName())
-RUN = click.argument("run", type=RunName())
+PROFILE = click.argument("profile", type=PROFILE_NAME)
+RUN = click.argument("run", type=RUN_NAME)
 SECRETS = click.option(
     "--show-secrets", is_flag=True, help="Show what looks like a token or a password, instead of hiding it."
 )
@@ -139,7 +118,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scr
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
 COLD = click.option("--cold", is_flag=True, help="Use no template of an earlier launch, and leave none.")
 AFTER = click.option(
-    "--after", metavar="RUN", type=RunName(), help="Put it into the queue, and start it once RUN has ended."
+    "--after", metavar="RUN", type=RUN_NAME, help="Put it into the queue, and start it once RUN has ended."
 )
 TRUST = click.option(
     "--trust", "trusts", is_flag=True, help="Trust the profile with this content: programs that it names may run."
@@ -164,12 +143,7 @@ class Given(NamedTuple):
 
 
 def read_given(word: str, overrides: tuple[str, ...] = ()) -> Given:
-    """Reads the profile that a command was given.
-
-    Args:
-        word: a name or a file.
-        overrides: words `section.key=value`.
-    """
+    """Reads the profile that a command was given. `word`: a name or a file. `overrides`: words `section.key=value`."""
     path = find_profile(word)
     return Given(*read_with_entry(path, overrides), is_path=path == Path(os.path.expanduser(word)))
 
@@ -180,16 +154,8 @@ def permit_to_look(given: Given, *, trusts: bool) -> Permit:
 
 
 def permit_to_run(given: Given, *, trusts: bool, by_path: bool = True) -> Permit:
-    """The permit of a command that runs programs of a profile. Asks, if the profile is not the user's own and not trusted yet.
-
-    Args:
-        given: the profile.
-        trusts: the user has said --trust.
-        by_path: naming the file is a yes.
-
-    Raises:
-        NotTrustedError: there is nobody to ask.
-    """
+    """The permit of a command that runs programs of a profile. Asks, if the profile is not the user's own and not trusted yet. `trusts`: the
+    user has said --trust. `by_path`: naming the file is a yes. Raises NotTrustedError: there is nobody to ask."""
     entry, permit = given.entry, permit_of(given.entry)
     if not (permit.may_start or trusts or (by_path and given.is_path) or entry.profile is None):
         if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -44,13 +44,8 @@ class LiveBars:
 
 
 def bar_lines(bars: Sequence[tuple[str, bytes]], columns: int, most: int) -> list[str]:
-    """The lines of bars, each on one row of a terminal.
-
-    Args:
-        bars: what stands before each, and its newest state.
-        columns: width of the terminal, in cells.
-        most: lines at most; the last one tells how many bars are left out.
-    """
+    """The lines of bars, each on one row of a terminal. `bars`: what stands before each, and its newest state. `most`: lines at most; the
+    last one tells how many bars are left out."""
     lines = [_cut(before + terminal_line(state, colour=False), columns - 1) for before, state in bars]
     if len(lines) > most:
         left = len(lines) - most + 1

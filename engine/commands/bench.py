@@ -56,18 +56,9 @@ class Outcome(msgspec.Struct, kw_only=True):
 def make_profiles(
     backends: str | None, base: Profile | None, nodes: str | None, ranks: int | None, options: dict[str, str | None]
 ) -> list[Profile]:
-    """A profile for each backend.
-
-    Args:
-        backends: their names, comma-separated; None: all.
-        base: gives layout, launch policy and environment; None: two ranks on this machine.
-        nodes: replaces the nodes of `base`.
-        ranks: number of ranks on each node.
-        options: arguments of the recipe; None: the recipe's default.
-
-    Raises:
-        UsageError: an unknown backend, node set or value.
-    """
+    """A profile for each backend. `backends`: their names, comma-separated; None: all. `base`: gives layout, launch policy and environment;
+    None: two ranks on this machine. `nodes`: replaces the nodes of `base`. `ranks`: number of ranks on each node. `options`: arguments of
+    the recipe; None: the recipe's default. Raises UsageError: an unknown backend, node set or value."""
     given = {name: value for name, value in options.items() if value is not None}
     for argument in recipes()[RECIPE].arguments:
         if argument.name in given and (problem := argument.problem(given[argument.name])):

@@ -32,17 +32,9 @@ def old_runs(keep: int, older: float) -> list[RunPaths]:
 
 
 def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool) -> None:
-    """Removes runs.
-
-    Args:
-        named: the user named each of them, so it is an error if one has not ended.
-        as_json: prints the ids of removed runs as JSON.
-
-    Raises:
-        UsageError: a named run has not ended, or there is nobody to ask and no `yes`.
-        SupervisorElsewhereError: a named run has a supervisor on another host.
-        RankdeckError: a folder can't be removed.
-    """
+    """Removes runs. `named`: the user named each of them, so it is an error if one has not ended. `as_json`: prints the ids of removed runs
+    as JSON. Raises UsageError: a named run has not ended, or there is nobody to ask and no `yes`; SupervisorElsewhereError: a named run
+    has a supervisor on another host; RankdeckError: a folder can't be removed."""
     for paths in chosen:
         if named:
             refuse_elsewhere(paths, "clean")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine import __version__
-from engine.commands.arguments import RUN, ProfileName
+from engine.commands.arguments import PROFILE_NAME, RUN
 from engine.commands.output import complain
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.planning.profiles import find_profile, list_profiles
@@ -82,7 +82,7 @@ class Commands(click.Group):
 @click.option("--slow", is_flag=True, help="Redraw the app only once a second, for slow connections.")
 @click.option("--no-mouse", is_flag=True, help="Do not capture the mouse in the app.")
 @click.option("--read-only", is_flag=True, help="Read-only: the app starts, changes and ends nothing.")
-@click.option("--profile", "profile", type=ProfileName(), help="Open the app with this profile selected.")
+@click.option("--profile", "profile", type=PROFILE_NAME, help="Open the app with this profile selected.")
 @click.pass_context
 def cli(
     ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, read_only: bool, profile: str | None

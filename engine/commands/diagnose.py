@@ -138,14 +138,8 @@ class Log(NamedTuple):
 
 
 def diagnose_files(names: Sequence[str]) -> Diagnosis:
-    """Why a job failed, from the logs of its launcher, of its ranks, or of ssh.
-
-    Args:
-        names: paths of files, or of folders whose logs are read; `-`: standard input.
-
-    Raises:
-        UsageError: one can't be read, a folder has no logs, or there are too many.
-    """
+    """Why a job failed, from the logs of its launcher, of its ranks, or of ssh. `names`: paths of files, or of folders whose logs are read;
+    `-`: standard input. Raises UsageError: one can't be read, a folder has no logs, or there are too many."""
     logs = read_files(names)
     told = read_logs((log.name if len(logs) > 1 else "", log.rank, log.text) for log in logs)
     verdict = find_verdict(told)

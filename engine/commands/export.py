@@ -37,18 +37,10 @@ def values_of(series: Iterable[SeriesDump]) -> list[Value]:
 def export_run(
     paths: RunPaths, kind: str, output: str | None, metric: str, *, follow: bool = False, show_secrets: bool = False
 ) -> None:
-    """Writes a run in another format, and says where.
-
-    Args:
-        kind: a format. Without `output`, csv and jsonl go to standard output; html, svg and png to a file with the run's name.
-        output: a file or folder, or `-`. For wandb and mlflow the name of the project or experiment.
-
-    Raises:
-        SupervisorError: the files of the run can't be read.
-        UsageError: the output exists, the run has no such metric, or the format can't follow.
-        CheckError: a library is missing.
-        RankdeckError: writing fails.
-    """
+    """Writes a run in another format, and says where. `kind`: a format. Without `output`, csv and jsonl go to standard output; html, svg and
+    png to a file with the run's name. `output`: a file or folder, or `-`. For wandb and mlflow the name of the project or experiment.
+    Raises SupervisorError: the files of the run can't be read; UsageError: the output exists, the run has no such metric, or the format
+    can't follow; CheckError: a library is missing; RankdeckError: writing fails."""
     if kind in CURVES:
         snapshot = stored_snapshot(paths)
         try:

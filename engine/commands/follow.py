@@ -73,16 +73,9 @@ async def snapshots(run: LocalRun) -> AsyncGenerator[tuple[Snapshot, tuple[Event
 async def watch(
     run: LocalRun, *, owner: bool = True, notify: Notify = QUIET, rank_input: RankInput | None = None
 ) -> int:
-    """Prints the ranks' output and the run's events, until the run ends or the user detaches.
-
-    Args:
-        owner: Ctrl-C may stop the run (`launch`); otherwise it only detaches (`attach`).
-        notify: what happens when the run needs its user.
-        rank_input: passes standard input on to the only rank, whose output is printed as it comes then; None: it has none.
-
-    Returns:
-        The exit status of the command.
-    """
+    """Prints the ranks' output and the run's events, until the run ends or the user detaches. `owner`: Ctrl-C may stop the run (`launch`);
+    otherwise it only detaches (`attach`). `notify`: what happens when the run needs its user. `rank_input`: passes standard input on to
+    the only rank, whose output is printed as it comes then; None: it has none. Returns the exit status of the command."""
     interrupts = FollowInterrupts(run, owner=owner, rank_input=rank_input)
     interrupts.install()
     following = asyncio.create_task(_follow_run(run, interrupts, RunTeller(notify)))
@@ -232,12 +225,8 @@ async def wait_settled(run: LocalRun) -> Snapshot:
 
 
 async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
-    """Stops a run, and returns what there is to say of that once the run has ended.
-
-    Args:
-        at_once: SIGKILL immediately, without the profile's stop ladder.
-        wait: False returns as soon as the supervisor has answered.
-    """
+    """Stops a run, and returns what there is to say of that once the run has ended. `at_once`: SIGKILL immediately, without the profile's
+    stop ladder. `wait`: False returns as soon as the supervisor has answered."""
     has_ended = summarise(run.paths).state in ENDED_WORDS
     is_queued = waits_for(run.paths) is not None  # its job is cancelled, and the answer says so
     answer = await run.stop(at_once=at_once)

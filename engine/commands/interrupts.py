@@ -51,12 +51,8 @@ class Requests:
 
 
 class FollowInterrupts:
-    """Signals and questions while `launch`, `run` or `attach` follows one run.
-
-    Args:
-        owner: Ctrl-C and the end of the reader may stop the run (`launch`); otherwise they only detach (`attach`).
-        rank_input: gets the typed text while no question is asked; None: no rank gets it.
-    """
+    """Signals and questions while `launch`, `run` or `attach` follows one run. `owner`: Ctrl-C and the end of the reader may stop the run
+    (`launch`); otherwise they only detach (`attach`). `rank_input`: gets the typed text while no question is asked; None: no rank gets it."""
 
     def __init__(self, run: LocalRun, *, owner: bool, rank_input: RankInput | None = None) -> None:
         self._run, self._owner, self._rank_input = run, owner, rank_input
@@ -123,12 +119,8 @@ class FollowInterrupts:
         return self._interactive and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
     def _ask(self, question: str, answer: Callable[[bytes], None]) -> None:
-        """Asks on the terminal.
-
-        Args:
-            question: the keys and what they do; the default last, in brackets.
-            answer: gets the line that the user types, in lower case.
-        """
+        """Asks on the terminal. `question`: the keys and what they do; the default last, in brackets. `answer`: gets the line that the user
+        types, in lower case."""
         self._answer = answer
         make_room()
         if self._rank_input is not None:

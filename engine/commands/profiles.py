@@ -12,11 +12,11 @@ from engine.commands import show
 from engine.commands.arguments import (
     JSON,
     PROFILE,
+    PROFILE_NAME,
+    RUN_NAME,
     SECRETS,
     SET,
     TRUST,
-    ProfileName,
-    RunName,
     permit_to_look,
     permit_to_run,
     read_given,
@@ -54,7 +54,7 @@ def profiles(*, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("profile", type=ProfileName(), required=False)
+@click.argument("profile", type=PROFILE_NAME, required=False)
 @SET
 @TRUST
 @JSON
@@ -129,7 +129,7 @@ def check(
     required=True,
     help="A file with output of a script, or - for standard input.",
 )
-@click.argument("profile", type=ProfileName(), required=False)
+@click.argument("profile", type=PROFILE_NAME, required=False)
 @JSON
 def metrics(file: IO[bytes], profile: str | None, *, as_json: bool) -> None:
     """Show line by line what rankdeck reads from the output of a script.
@@ -157,9 +157,9 @@ def env(backend: str, word: str | None, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=RunName())
+@click.argument("runs", nargs=-1, type=RUN_NAME)
 @click.option("--backends", metavar="NAMES", help="Comma-separated; default: all.")
-@click.option("--profile", type=ProfileName(), help="Take layout, launch policy and environment from this profile.")
+@click.option("--profile", type=PROFILE_NAME, help="Take layout, launch policy and environment from this profile.")
 @click.option("--nodes", metavar="NODES", help="Nodes to run on; default: this machine.")
 @click.option(
     "--ranks",

@@ -15,10 +15,10 @@ from engine.commands.arguments import (
     COLD,
     DETACH,
     JSON,
+    PROFILE_NAME,
+    RECIPE_NAME,
     SET,
     TRUST,
-    ProfileName,
-    RecipeName,
     permit_to_run,
     read_given,
 )
@@ -43,7 +43,7 @@ class ProgramName(click.ParamType[str]):
     name = "program"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [*RecipeName().shell_complete(ctx, param, incomplete), CompletionItem(incomplete, type="file")]
+        return [*RECIPE_NAME.shell_complete(ctx, param, incomplete), CompletionItem(incomplete, type="file")]
 
 
 class _ProgramArgument(click.ParamType[str]):
@@ -119,7 +119,7 @@ _OPTIONS = (
     click.option("--module", "-m", "is_module", is_flag=True, help="PROGRAM is a module, as for python -m."),
     click.option("--python", metavar="PATH", help="The Python of the ranks."),
     click.option(
-        "--profile", "base", type=ProfileName(), help="Take what the command line does not set from this profile."
+        "--profile", "base", type=PROFILE_NAME, help="Take what the command line does not set from this profile."
     ),
     SET,
     TRUST,
@@ -228,16 +228,9 @@ def _base(name: str | None, *, trusts: bool) -> Profile | None:
 
 
 def save_new(profile: Profile, places: Places, permit: Permit, option: str = "--name") -> Path:
-    """Saves a new profile, with absolute paths, so that it can be launched from any folder.
-
-    Args:
-        permit: what may start to find out whether it could be launched.
-        option: the option of the command line that gives the profile another name.
-
-    Raises:
-        UsageError: there is a profile of this name.
-        RankdeckError: it could not be launched.
-    """
+    """Saves a new profile, with absolute paths, so that it can be launched from any folder. `permit`: what may start to find out whether it
+    could be launched. `option`: the option of the command line that gives the profile another name. Raises UsageError: there is a profile
+    of this name; RankdeckError: it could not be launched."""
     if any(entry.name == profile.name for entry in list_profiles()):
         hint = f"choose another name with {option}: nothing is overwritten"
         raise UsageError(f"there is already a profile {profile.name!r}", hint=hint)

@@ -194,12 +194,7 @@ async def _snapshots(asked: Sequence[RunPaths]) -> list[Snapshot]:
 
 
 def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> Iterator[Any]:
-    """The metrics of runs, as prometheus-client writes them.
-
-    Args:
-        summaries: runs whose state is reported.
-        snapshots: those of runs that answered; they have the other metrics.
-    """
+    """The metrics of runs, as prometheus-client writes them. `snapshots`: those of runs that answered; they have the other metrics."""
     from prometheus_client.core import GaugeMetricFamily as Gauge
     from prometheus_client.core import StateSetMetricFamily
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from engine.commands.arguments import JSON, RecipeName
+from engine.commands.arguments import JSON, RECIPE_NAME
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.arguments.argument import RecipeInfo
 from engine.core.errors import RankdeckError, UsageError
@@ -20,7 +20,7 @@ from engine.planning.site import read_site
 
 RANKS = 4  # ranks of a new profile, if the recipe takes as many
 
-NAME = click.argument("name", type=RecipeName())
+NAME = click.argument("name", type=RECIPE_NAME)
 
 
 @click.group(invoke_without_command=True)

@@ -35,14 +35,8 @@ svg { max-width: 100%; height: auto; } .failed { color: #a33; }
 def report_html(
     snapshot: Snapshot, plan: LaunchPlan, origin: Origin | None, last_lines: str, now: float, *, show_secrets: bool
 ) -> str:
-    """The report.
-
-    Args:
-        origin: what it was started from; None: not recorded.
-        last_lines: Last lines of the stderr of the rank that failed first; empty: none failed.
-        now: seconds since the epoch.
-        show_secrets: show values that look like secrets, in the plan and in what the rank wrote.
-    """
+    """The report. `origin`: what it was started from; None: not recorded. `last_lines`: last lines of the stderr of the rank that failed
+    first; empty: none failed. `show_secrets`: show values that look like secrets, in the plan and in what the rank wrote."""
     run = snapshot.run
     shown = str if show_secrets else hidden
     keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key in RESOURCES, key != "loss", key))

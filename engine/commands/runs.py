@@ -8,7 +8,7 @@ import click
 from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun, user_name
 from engine.commands import show
-from engine.commands.arguments import JSON, RUN, SECRETS, Age, Moment, Pattern, RunName, RunOrFile, is_file
+from engine.commands.arguments import JSON, RUN, RUN_NAME, RUN_OR_LOG, SECRETS, Age, Moment, Pattern, is_file
 from engine.commands.output import close_stdout, print_json, print_line
 from engine.core.errors import (
     OtherVersionError,
@@ -45,7 +45,7 @@ def status(run: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("subjects", metavar="[RUN|FILE...]", type=RunOrFile(), nargs=-1)
+@click.argument("subjects", metavar="[RUN|FILE...]", type=RUN_OR_LOG, nargs=-1)
 @click.option(
     "--file", "-f", "logs", metavar="LOG", multiple=True, help="Diagnose the log of any job; - reads standard input."
 )
@@ -208,7 +208,7 @@ YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmatio
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=RunName())
+@click.argument("runs", nargs=-1, type=RUN_NAME)
 @KEEP
 @OLDER
 @YES
@@ -306,7 +306,7 @@ def takeover(run: str, *, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=RunName(), required=True)
+@click.argument("runs", nargs=-1, type=RUN_NAME, required=True)
 @click.option("--code", is_flag=True, help="Show how the uncommitted changes of the code differ instead.")
 @SECRETS
 @JSON

@@ -40,15 +40,8 @@ class UsageError(RankdeckError):
 
 
 class ProfileError(UsageError):
-    """A profile, or the user's config.toml, is invalid.
-
-    Args:
-        file: the file, or the option that set the key (`--set layout.order`).
-        line: counted from 1; None: unknown.
-        key: dotted, `layout.ranks_per_node`; empty: the whole file.
-        reason: the problem.
-        hint: the nearest valid key or value.
-    """
+    """A profile, or the user's config.toml, is invalid. `file`: may also be the option that has set the key (`--set layout.order`). `line`:
+    counted from 1; None: unknown. `key`: dotted, `layout.ranks_per_node`; empty: the whole file. `hint`: the nearest valid key or value."""
 
     def __init__(self, file: str, line: int | None, key: str, reason: str, *, hint: str | None = None) -> None:
         place = f"{file}:{line}" if line else file

@@ -46,9 +46,9 @@ def _number(value: float) -> str:
     if magnitude < 0.9995:
         return f"{value:.{2 - math.floor(math.log10(magnitude))}f}"
     if magnitude < 9999.5:
-        return _three_digits(value) if magnitude < 999.5 else f"{value:.0f}"
+        return three_digits(value) if magnitude < 999.5 else f"{value:.0f}"
     scale, letter = next((scale, letter) for scale, letter in _SCALES if magnitude < 999.5 * scale)
-    return _three_digits(value / scale) + letter
+    return three_digits(value / scale) + letter
 
 
 def precise(value: float | None) -> str:
@@ -60,7 +60,8 @@ def precise(value: float | None) -> str:
 _SCALES = ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """A value in three digits: `8.12`, `61.2`, `612`."""
     magnitude = abs(value)
     return f"{value:.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
 

@@ -26,16 +26,8 @@ BOOT_HERE = "import sys;sys.path.append(sys.argv[1]);from engine.node.agent.brid
 """Runs the agent from the folder of `engine`. It comes last in the search path, so that no other package there can hide a module."""
 
 SHARED = (
-    "../__init__.py",
-    "../linux/*.py",
-    "__init__.py",
-    "limits.py",
-    "login.py",
-    "networks.py",
-    "sources.py",
-    "titles.py",
-    "torch_files.py",
-)
+    "../__init__.py ../linux/*.py __init__.py limits.py login.py networks.py sources.py titles.py torch_files.py"
+).split()
 """Modules that every program contains, relative to the folder of nodes."""
 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)

@@ -27,15 +27,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9 _./:;=,+@-]")
 
 
 def with_setup(setup: str, command: Sequence[str]) -> list[str]:
-    """The command that runs the user's lines first; the same command if there are none.
-
-    Args:
-        setup: shell lines.
-        command: the words of the command that follows them.
-
-    Raises:
-        ValueError: the lines contain a NUL byte.
-    """
+    """The command that runs the user's lines first; the same command if there are none. Raises ValueError: the lines contain a NUL byte."""
     if "\0" in setup:
         raise ValueError("launch.setup contains a NUL byte")
     return [*_LOGIN_SHELL, _SCRIPT, "setup", *command] if setup else list(command)

@@ -52,13 +52,8 @@ def remote_line(command: Sequence[str], setup: str) -> str:
 
     Characters that shells treat differently are in octal, for `sh` to decode; the rest stays legible.
 
-    Args:
-        command: its words. `~/` at the beginning of the first word is the home directory on the node.
-        setup: shell lines that run first; may be empty. They are not in the line: see `setup_input`.
-
-    Raises:
-        ValueError: a word contains a NUL byte.
-    """
+    `setup`: shell lines that run first; may be empty. They are not in the line: see `setup_input`. Raises ValueError: a word contains a NUL
+    byte."""
     program, *arguments = command
     quoted = f'"$HOME"/{_quoted(program[2:])}' if program.startswith("~/") else _quoted(program)
     words = [*map(_quoted, with_setup(setup, [])), quoted, *map(_quoted, arguments)]

@@ -35,19 +35,10 @@ def import_command(
     overrides: Sequence[str] = (),
     is_whole: bool = True,
 ) -> Imported:
-    """Reads a command, relative to the current directory.
-
-    Args:
-        words: the command as one text or as words, or the name of a batch file.
-        name: Name of the profile; None: that of the job, or of the script.
-        nodes: where it runs; None: as the command says.
-        overrides: as `--set` takes them; they win.
-        is_whole: False notes what the command lacks, for a form in which the user adds it.
-
-    Raises:
-        UsageError: the command can't be read.
-        ProfileError: the profile would be wrong.
-    """
+    """Reads a command, relative to the current directory. `words`: the command as one text or as words, or the name of a batch file. `name`:
+    name of the profile; None: that of the job, or of the script. `nodes`: where it runs; None: as the command says. `overrides`: as
+    `--set` takes them; they win. `is_whole`: False notes what the command lacks, for a form in which the user adds it. Raises UsageError:
+    the command can't be read; ProfileError: the profile would be wrong."""
     text = words[0] if len(words) == 1 else shlex.join(words)
     if len(text) > MAX_SIZE:
         raise UsageError(f"the command is longer than {MAX_SIZE >> 10} KiB")

@@ -236,15 +236,8 @@ def known_backends() -> list[BackendInfo]:
 
 
 def available_backends(profile: Profile, permit: Permit) -> list[BackendInfo]:
-    """The values of `backend.name`, and why some can't run on a profile's nodes.
-
-    Args:
-        profile: gives the nodes and the recipe; its own backend does not matter.
-        permit: what may start.
-
-    Raises:
-        CheckError: the nodes of the profile can't be determined.
-    """
+    """The values of `backend.name`, and why some can't run on a profile's nodes. `profile`: gives the nodes and the recipe; its own backend
+    does not matter. Raises CheckError: the nodes of the profile can't be determined."""
     infos = {info.name: info for info in known_backends()}
     try:
         draft = Draft(with_absolute_paths(profile), permit)

@@ -167,16 +167,9 @@ def answer(
     whole: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """The output of a command.
-
-    Args:
-        hint: the next step if it fails.
-        whole: what it prints as errors follows, and is told whole if it fails.
-        environment: Environment of the command; None: that of this process.
-
-    Raises:
-        CheckError: the command is missing, fails, takes too long, or may not start (NotTrustedError).
-    """
+    """The output of a command. `hint`: the next step if it fails. `whole`: what it prints as errors follows, and is told whole if it fails.
+    `environment`: environment of the command; None: that of this process. Raises CheckError: the command is missing, fails, takes too
+    long, or may not start (NotTrustedError)."""
     status, out, complaint = run_quickly(command, permit, hint=hint, limit=DEADLINE, environment=environment)
     if status != 0:
         text = complaint.decode(errors="replace")
@@ -198,16 +191,9 @@ def _name(command: Sequence[str]) -> str:
 def run_quickly(
     command: Sequence[str], permit: Permit, *, hint: str, limit: float, environment: Mapping[str, str] | None = None
 ) -> tuple[int, bytes, bytes]:
-    """The exit status of a command, its output and its errors.
-
-    Args:
-        hint: the next step if it does not end.
-        limit: seconds that it may take.
-        environment: Environment of the command; None: that of this process.
-
-    Raises:
-        CheckError: the command is missing, takes too long, or may not start (NotTrustedError).
-    """
+    """The exit status of a command, its output and its errors. `hint`: the next step if it does not end. `limit`: seconds that it may take.
+    `environment`: environment of the command; None: that of this process. Raises CheckError: the command is missing, takes too long, or
+    may not start (NotTrustedError)."""
     name = _name(command)
     try:
         process = subprocess.Popen(

@@ -58,23 +58,13 @@ class Probe:
 async def probe_on(
     node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float, permit: Permit
 ) -> AsyncIterator[Probe]:
-    """A probe on a node, ready for questions. It ends with the context.
-
-    Args:
-        node: where.
-        reach: the user's settings for connections.
-        python: the words that start the Python of the ranks.
-        seconds: how long the probe may take to start.
-        permit: what may start.
-
-    Raises:
-        NotTrustedError: it may not start.
-        ProbeError: it can't be started, or died during a question.
-    """
+    """A probe on a node, ready for questions. It ends with the context. `python`: the words that start the Python of the ranks. `seconds`:
+    how long the probe may take to start. Raises NotTrustedError: it may not start; ProbeError: it can't be started, or died during a
+    question."""
     boot = [*python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
     began = asyncio.get_running_loop().time()
     permit.admit(*python, reach.setup, *reach.ssh_options)
-    process = await _started(node, LAUNCHERS[node.transport].argv(node.name, boot, reach), reach, python, permit)
+    process = await _started(node, LAUNCHERS[node.transport](node.name, boot, reach), reach, python, permit)
     said = bytearray()
     listening = asyncio.create_task(_keep_last_words(process, said))
     grace = 0.0

@@ -66,15 +66,8 @@ def list_profiles() -> list[ProfileEntry]:
 
 
 def entry_of(path: Path, source: str = "") -> ProfileEntry:
-    """A profile file as an entry of the list.
-
-    Args:
-        path: the file.
-        source: the name of its folder; empty: it is found out.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """A profile file as an entry of the list. `source`: the name of its folder; empty: it is found out. Raises FileNotFoundError: there is
+    none."""
     status = path.stat()
     stamp = (
         status.st_dev,
@@ -196,17 +189,8 @@ def to_toml(profile: Profile) -> str:
 
 
 def save_profile(profile: Profile, path: Path | None = None) -> Path:
-    """Writes a profile. An existing file keeps its mode, comments, order and unchanged values; a new one is private.
-
-    Args:
-        path: the file; None: the user's own folder, under the profile's name.
-
-    Returns:
-        The file that was written.
-
-    Raises:
-        ProfileError: it can't be written.
-    """
+    """Writes a profile. An existing file keeps its mode, comments, order and unchanged values; a new one is private. `path`: the file; None:
+    the user's own folder, under the profile's name. Returns the file that was written. Raises ProfileError: it can't be written."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

@@ -43,19 +43,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, Places]:
-    """Makes the profile that a command line describes.
-
-    Args:
-        wanted: the command line.
-        base: gives everything that the command line leaves open.
-
-    Returns:
-        The profile, and where its keys are written.
-
-    Raises:
-        UsageError: there is no such script or recipe.
-        ProfileError: a value is wrong.
-    """
+    """Makes the profile that a command line describes. `base`: gives everything that the command line leaves open. Returns the profile, and
+    where its keys are written. Raises UsageError: there is no such script or recipe; ProfileError: a value is wrong."""
     data: dict[str, Any] = {"schema": 1} if base is None else to_toml_data(base)
     data["name"] = wanted.name or profile_name(wanted.program, is_module=wanted.is_module)
     kind = _kind(wanted)

@@ -63,11 +63,8 @@ def trust(entry: ProfileEntry) -> Permit:
 
 
 def admit(permit: Permit, plan: LaunchPlan, *, code: bool) -> None:
-    """Raises NotTrustedError unless everything may run that a probe or a warm start of a plan runs.
-
-    Args: permit: permit of the profile. plan: its plan.
-        code: modules are looked up as ranks do it, in the folder of the script too.
-    """
+    """Raises NotTrustedError unless everything may run that a probe or a warm start of a plan runs. `code`: modules are looked up as ranks
+    do it, in the folder of the script too."""
     words = [plan.node_python, *_words(plan.launch, plan.layout, plan.env), *plan.preload]
     if code and plan.program.kind != "recipe":
         words += [plan.workdir, *([plan.program.target] if plan.program.kind == "script" else [])]

@@ -69,13 +69,8 @@ def slow_imports(plan: LaunchPlan, known: ScriptImports) -> tuple[tuple[str, flo
 
 
 def remember_modules(plan: LaunchPlan, modules: tuple[str, ...], seconds: dict[str, float]) -> None:
-    """Keeps the modules that the script of a plan uses.
-
-    Args: modules: names of the modules that it uses. seconds: seconds of the imports that rank 0 made itself.
-
-    Raises:
-        OSError, RankdeckError: it can't be written.
-    """
+    """Keeps the modules that the script of a plan uses. `seconds`: import times in rank 0, where it made the import itself. Raises OSError or RankdeckError:
+    it can't be written."""
 
     def change(known: ScriptImports) -> ScriptImports:
         merged = {name: took for name, took in {**known.seconds, **seconds}.items() if name in modules}

@@ -53,13 +53,7 @@ class OrderWriter:
         self._descriptor = -1
 
     def note(self, rank: int, stream: int, size: int, now: float) -> None:
-        """Notes the growth of a file.
-
-        Args:
-            stream: 0 for standard output, 1 for standard error.
-            size: Size of the file, in bytes.
-            now: seconds since the epoch.
-        """
+        """Notes the growth of a file. `stream`: 0 for standard output, 1 for standard error. `now`: seconds since the epoch."""
         file = rank << 1 | stream
         if file == self._last:  # nothing else was written in between
             del self._buffer[-_RECORD.size :]

@@ -182,29 +182,20 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
         )
 
 
+_OF_VIEW = "run name state world_size backend launched_at ended_at attempt step steps loss loss_odd job swept".split()
+"""Fields that a summary has as they are in the view."""
+
+
 def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> RunSummary:
     """The line of `rankdeck ps` for a run, as this host sees it, with final values of its metrics if it has ended."""
     return RunSummary(
-        run=run.run,
-        name=run.name,
-        state=run.state,
-        world_size=run.world_size,
-        backend=run.backend,
-        launched_at=run.launched_at,
-        ended_at=run.ended_at,
-        attempt=run.attempt,
-        step=run.step,
-        steps=run.steps,
-        loss=run.loss,
-        loss_odd=run.loss_odd,
+        **{name: getattr(run, name) for name in _OF_VIEW},
         reason=reason_of(run),
         reachable=True,
         host=socket.gethostname(),
         metrics=metrics,
         stalled=run.stall is not None,
         nodes=tuple(node.name for node in run.nodes),
-        job=run.job,
-        swept=run.swept,
     )
 
 

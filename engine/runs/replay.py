@@ -130,9 +130,10 @@ def leaves_job(paths: RunPaths) -> bool:
 
 def stored_snapshot(paths: RunPaths) -> Snapshot:
     """The snapshot of a run from its files, without a supervisor. Raises SupervisorError: the files can't be read."""
-    if not has_begun(paths) and (submitted := read_submitted(paths)) is not None:
-        return _queued_snapshot(paths, submitted.at)
-    plan, events = read_plan(paths), read_journal(paths.journal)
+    submitted = read_submitted(paths)
+    waits_first = submitted if not has_begun(paths) else None
+    plan = read_plan(paths)
+    events = read_journal(paths.journal) if waits_first is None else [first_event(paths, plan, waits_first.at)]
     state = replay(events)
     if state is None:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
@@ -142,27 +143,13 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
     view = run_view(state, plan, progress, tails, waits)
-    if (submitted := read_submitted(paths)) is not None and submitted.by_user and not is_in_job(submitted):
+    if waits_first is not None:
+        view = msgspec.structs.replace(view, state="queued", doing="", restart="", restart_kind="none")
+    elif submitted is not None and submitted.by_user and not is_in_job(submitted):
         view = msgspec.structs.replace(view, restart="", restart_kind="none")
     return Snapshot(
         run=view,
         ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
         series=tuple(saved.series),
-        events=tuple(tell_all(events)),
-    )
-
-
-def _queued_snapshot(paths: RunPaths, at: float) -> Snapshot:
-    """The snapshot of a run whose job waits."""
-    plan = read_plan(paths)
-    events = [first_event(paths, plan, at)]
-    state = replay(events)
-    assert state is not None
-    progress = [RankProgress() for _ in state.ranks]
-    run = run_view(state, plan, progress, {})
-    return Snapshot(
-        run=msgspec.structs.replace(run, state="queued", doing="", restart="", restart_kind="none"),
-        ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
-        series=(),
-        events=(),
+        events=() if waits_first is not None else tuple(tell_all(events)),
     )

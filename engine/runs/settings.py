@@ -33,16 +33,8 @@ def keep_settings(values: Mapping[tuple[str, ...], object]) -> Path:
 
 def change_settings(change: Callable[[Settings], Mapping[tuple[str, ...], object]]) -> Path:
     """Writes values into the user's settings, whose other lines stay as they are. A new file is private. Changes of other processes wait.
-
-    Args:
-        change: returns values by their keys, as in `("look", "charts")`, for the settings as they are.
-
-    Returns:
-        The file.
-
-    Raises:
-        ProfileError: something is wrong with the settings, which are not changed then, or they can't be written.
-    """
+    `change`: returns values by their keys, as in `("look", "charts")`, for the settings as they are. Returns the file. Raises
+    ProfileError: something is wrong with the settings, which are not changed then, or they can't be written."""
     import tomlkit
 
     path = settings_file()

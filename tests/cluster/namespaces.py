@@ -26,15 +26,8 @@ def program(name: str) -> str:
 
 
 def ip(*lines: str, namespace: str = "") -> None:
-    """Runs commands of `ip`, all in one process.
-
-    Args:
-        lines: such as `link set lo up`.
-        namespace: where; ours if empty.
-
-    Raises:
-        AssertionError: one failed, with what `ip` said of it.
-    """
+    """Runs commands of `ip`, all in one process. `lines`: such as `link set lo up`. `namespace`: where; ours if empty. Raises AssertionError:
+    one failed, with what `ip` said of it."""
     argv = [program("ip"), *(["-n", namespace] if namespace else []), "-batch", "-"]
     done = subprocess.run(
         argv, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -37,15 +37,9 @@ NFTABLES = entries("cluster/node", "nftables")
 
 
 class Node:
-    """One machine of the cluster. Made by `Cluster`; what a test did to it, `heal` undoes.
-
-    Args:
-        folder: for its files.
-        link: the name of its namespace, and of its network cable on our side.
-        number: from 1.
-        network: the number of the cluster's network.
-        known_keys: the public part of the only key that may log in.
-    """
+    """One machine of the cluster. Made by `Cluster`; what a test did to it, `heal` undoes. `folder`: for its files. `link`: the name of its
+    namespace, and of its network cable on our side. `number`: from 1. `network`: the number of the cluster's network. `known_keys`: the
+    public part of the only key that may log in."""
 
     def __init__(self, folder: Path, link: str, number: int, network: int, known_keys: Path) -> None:
         self.name = f"node{number}"

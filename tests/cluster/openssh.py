@@ -24,15 +24,9 @@ def make_key(path: Path) -> None:
 
 
 def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_file: Path, home: Path) -> str:
-    """A plain sshd_config: who has the key comes in, and nothing is taken over from the client's environment.
-
-    Args:
-        addresses: where to listen.
-        key: the key of the host.
-        known_keys: the public keys that may log in.
-        pid_file: to be written by sshd.
-        home: the folder in HOME, where shells read their start files. Those of this machine can cost 0.1 s for each connection.
-    """
+    """A plain sshd_config: who has the key comes in, and nothing is taken over from the client's environment. `addresses`: where to listen.
+    `key`: the key of the host. `known_keys`: the public keys that may log in. `pid_file`: to be written by sshd. `home`: the folder in
+    HOME, where shells read their start files. Those of this machine can cost 0.1 s for each connection."""
     lines = [
         f"Port {PORT}",
         *(f"ListenAddress {address}" for address in addresses),

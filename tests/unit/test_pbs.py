@@ -31,7 +31,7 @@ SAID = rows("unit/pbs", "said")
 
 
 def test_a_command_is_a_task_that_our_program_starts() -> None:
-    argv = LAUNCHERS["pbs"].argv("gpu01", ["python3", "-c", "a b"], Reach())
+    argv = LAUNCHERS["pbs"]("gpu01", ["python3", "-c", "a b"], Reach())
     assert argv == [sys.executable, "-I", "-S", str(pbs.PROGRAM), "gpu01", "python3", "-c", "a b"]
     assert pbs.PROGRAM.is_file()
     assert pbs.argv("gpu01", ["python3"], Reach(setup="a"))[5:] == with_setup("a", ["python3"])

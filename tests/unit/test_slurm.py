@@ -34,7 +34,7 @@ SAID = rows("unit/slurm", "said")  # exit status and output of srun, and what is
 
 
 def test_a_command_is_a_step_that_waits_for_no_other_and_has_all_of_the_job() -> None:
-    argv = LAUNCHERS["slurm"].argv("gpu01", ["python3", "-c", "a b"], REACH)
+    argv = LAUNCHERS["slurm"]("gpu01", ["python3", "-c", "a b"], REACH)
     assert argv[0] == "env"
     srun = argv[argv.index("srun") :]
     assert srun == [

@@ -126,12 +126,12 @@ def test_the_boot_command_needs_no_decoding():
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_setup_lines_are_in_no_command_line(name):
     reach = Reach(setup="export HF_TOKEN=hf_swordfish")
-    assert "swordfish" not in " ".join(LAUNCHERS[name].argv("gpu01", boot_command("python3"), reach))
+    assert "swordfish" not in " ".join(LAUNCHERS[name]("gpu01", boot_command("python3"), reach))
     assert b"swordfish" in setup_input(reach.setup)
 
 
 def test_both_launchers_are_known():
-    assert (LAUNCHERS["local"], LAUNCHERS["ssh"]) == (local, ssh)
+    assert (LAUNCHERS["local"], LAUNCHERS["ssh"]) == (local.argv, ssh.argv)
 
 
 @pytest.mark.parametrize("node", ["gpu01", "gpu-01.cluster.example", "ann@gpu01", "10.0.0.7", "fe80::1", "::1", "a_b"])

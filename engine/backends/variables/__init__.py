@@ -25,32 +25,19 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable that exists: a row of a table.
-
-    Args:
-        default: value if it is not set.
-        does: its effect, a sentence without the full stop; empty: it is not described.
-        takes: valid values, separated by `|`, with `=` before them if case matters; or a row of `values.tsv`; empty: not checked.
-        when: to set it, as a clause; empty: the effect explains it.
-        sets: value set by rankdeck; empty: rankdeck does not set it.
-        since: first version of torch, NCCL or Open MPI.
-        until: last version.
-        instead: its name in other versions of Open MPI, with the value in brackets if that differs.
-        aliases: old names that are still read, with spaces between.
-        fixed: not empty if rankdeck's value wins over the profile's.
-    """
+    """A variable that exists: a row of a table."""
 
     name: str
-    default: str = ""
-    does: str = ""
-    takes: str = ""
-    when: str = ""
-    sets: str = ""
-    since: str = ""
-    until: str = ""
-    instead: str = ""
-    aliases: str = ""
-    fixed: str = ""
+    default: str = ""  # value if it is not set
+    does: str = ""  # its effect, a sentence without the full stop; empty: it is not described
+    takes: str = ""  # values, separated by `|`, after `=` if case matters; or a row of `values.tsv`; empty: not checked
+    when: str = ""  # to set it, as a clause; empty: the effect explains it
+    sets: str = ""  # value set by rankdeck; empty: rankdeck does not set it
+    since: str = ""  # first version of torch, NCCL or Open MPI
+    until: str = ""  # last version
+    instead: str = ""  # its name in other versions of Open MPI, with the value in brackets if that differs
+    aliases: str = ""  # old names that are still read, with spaces between
+    fixed: str = ""  # not empty if rankdeck's value wins over the profile's
 
     @property
     def values(self) -> Takes | None:
@@ -89,30 +76,18 @@ class _Library(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables of one library.
-
-    Args:
-        title: heading of the list.
-        reader: the library, as a word in a sentence.
-        backends: that use the library.
-        prefixes: all names with these prefixes belong to the library.
-        is_complete: whether all names with these prefixes are listed.
-        likeness: minimum similarity for treating a name as misspelt; high if many real names are similar.
-        variables: with descriptions.
-        gone: names that do nothing.
-        names: every name that it reads.
-    """
+    """The variables of one library."""
 
     name: str
-    title: str
-    reader: str
-    backends: frozenset[str]
-    prefixes: tuple[str, ...]
-    is_complete: bool
-    likeness: float
-    variables: tuple[Variable, ...]
-    gone: tuple[Gone, ...]
-    names: frozenset[str]
+    title: str  # heading of the list
+    reader: str  # the library, as a word in a sentence
+    backends: frozenset[str]  # that use the library
+    prefixes: tuple[str, ...]  # all names with these prefixes belong to the library
+    is_complete: bool  # whether all names with these prefixes are listed
+    likeness: float  # minimum similarity for treating a name as misspelt; high if many real names are similar
+    variables: tuple[Variable, ...]  # with descriptions
+    gone: tuple[Gone, ...]  # names that do nothing
+    names: frozenset[str]  # every name that it reads
 
 
 def _families() -> tuple[Family, ...]:

@@ -124,17 +124,9 @@ class _Ended(NamedTuple):
 async def _run(
     what: str, command: Sequence[str], given: bytes = b"", environment: Mapping[str, str] = MappingProxyType({})
 ) -> _Ended | str:
-    """Runs a program without a shell, and ends it with its children after `COMMAND_SECONDS`.
-
-    Args:
-        what: its name in messages.
-        command: program and arguments.
-        given: bytes for its stdin. With them, the output is read; without them, it is dropped, because children may keep the pipe open.
-        environment: in addition to that of this process.
-
-    Returns:
-        How it ended; in words, where it could not be run or had to be ended.
-    """
+    """Runs a program without a shell, and ends it with its children after `COMMAND_SECONDS`. `given`: bytes for its stdin. With them, the
+    output is read; without them, it is dropped, because children may keep the pipe open. `environment`: in addition to that of this
+    process. Returns how it ended; in words, where it could not be run or had to be ended."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -35,18 +35,8 @@ class Point(NamedTuple):
 def planned(
     profile: Profile, places: Places, axes: Sequence[Axis], chosen: Sequence[tuple[Any, ...]], permit: Permit
 ) -> list[Point]:
-    """Makes the profile and the plan of each point.
-
-    Args:
-        profile: what all points share.
-        places: where its keys are written.
-        axes: the settings that differ.
-        chosen: the values of each point, in the order of `axes`.
-        permit: what may start for the profile.
-
-    Raises:
-        RankdeckError: a point could not be launched.
-    """
+    """Makes the profile and the plan of each point. `axes`: the settings that differ. `chosen`: the values of each point, in the order of
+    `axes`. Raises RankdeckError: a point could not be launched."""
     profile = unattended(profile, places)
     found, declared = [], _declared(profile)
     for values in chosen:

@@ -12,17 +12,9 @@ _ARGS = "write all arguments: --over recipe.args='[[…], […]]'"
 
 
 def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence[Argument]) -> list[str]:
-    """The command line with another value of an argument.
-
-    Args:
-        args: words of the command line; those after `--` stay as they are.
-        name: the argument, with or without its dashes; `_` and `-` are the same.
-        value: its new value.
-        declared: arguments that the program declares, as far as is known.
-
-    Raises:
-        UsageError: the argument takes no single value, or the program refuses this one.
-    """
+    """The command line with another value of an argument. `args`: words of the command line; those after `--` stay as they are. `name`: the
+    argument, with or without its dashes; `_` and `-` are the same. `declared`: arguments that the program declares, as far as is known.
+    Raises UsageError: the argument takes no single value, or the program refuses this one."""
     known = next((one for one in declared if _plain(one.flag or one.name) == _plain(name)), None)
     _check(known, name, value)
     end = args.index("--") if "--" in args else len(args)

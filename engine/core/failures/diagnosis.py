@@ -89,16 +89,10 @@ _MPI_ERR_UNKNOWN = 14  # Open MPI's, in its mpi.h
 
 
 def is_secondary(output: bytes | str, mpi_status: int | None = None, status: int | None = None) -> bool:
-    """Whether the end of a rank's output blames another rank, so that its failure is a consequence.
-
-    Args:
-        output: the end of its output.
-        mpi_status: its exit status if mpirun started it, else None. Open MPI 5 ends a rank that has lost a peer on another node with
-            MPI_ERR_UNKNOWN, without an exception in the rank; what its libraries print then varies.
-        status: its exit status, if known.
-
-    The first of chained tracebacks decides: a rank that fails and then loses its connection during cleanup is still the cause.
-    """
+    """Whether the end of a rank's output blames another rank, so that its failure is a consequence. The first of chained tracebacks decides:
+    a rank that fails and then loses its connection during cleanup is still the cause. `mpi_status`: its exit status if mpirun started it,
+    else None. Open MPI 5 ends a rank that has lost a peer on another node with MPI_ERR_UNKNOWN, without an exception in the rank; what its
+    libraries print then varies."""
     text = plain(output)
     if status is not None and _SIGNALS.get(-status, _UNKNOWN_SIGNAL).own:
         return False

@@ -203,14 +203,9 @@ def _class_length(pattern: str, at: int) -> int:
 
 
 def find(text: str, kind: Kind = "cause", *, letters: str = "", context: str = "", ended_by: str = "") -> Found | None:
-    """The most specific known failure of a kind that a text shows, or None.
-
-    Args:
-        text: of any length, with `\\n` as the only line end.
-        letters: first letters of ids that count; empty: all.
-        context: text for `needs`: the whole output. Empty: `text`.
-        ended_by: name of the signal that ended the process, without `SIG`; empty: none, or unknown.
-    """
+    """The most specific known failure of a kind that a text shows, or None. `text`: of any length, with `\\n` as the only line end.
+    `letters`: first letters of ids that count; empty: all. `context`: text for `needs`: the whole output. Empty: `text`. `ended_by`: name
+    of the signal that ended the process, without `SIG`; empty: none, or unknown."""
     lower = text.lower()
     general: Found | None = None
     for cause, words in _entries(kind):
@@ -245,14 +240,9 @@ def find_all(text: str, kind: Kind) -> Iterator[Found]:
 
 
 def find_connection_cause(text: str, speaker: Speaker, status: int | None, words: Mapping[str, str]) -> Found | None:
-    """Why a connection to a node failed; None if the text shows no known cause.
-
-    Args:
-        text: output of the command, with `\\n` as the only line end.
-        speaker: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` count for all.
-        status: the command's exit status; None: no answer in time.
-        words: `node`, `python` and `job`, for the sentences.
-    """
+    """Why a connection to a node failed; None if the text shows no known cause. `text`: output of the command, with `\\n` as the only line
+    end. `speaker`: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` count for all. `status`: the command's exit status;
+    None: no answer in time. `words`: `node`, `python` and `job`, for the sentences."""
     for cause in causes():
         if cause.speaker not in (speaker, "login") or (cause.statuses and status not in cause.statuses):
             continue

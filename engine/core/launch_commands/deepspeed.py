@@ -14,10 +14,8 @@ def read_deepspeed(draft: Draft, words: list[Word]) -> None:
             take_option(draft, one)
     if draft.hostfile and draft.slurm is None and (draft.nodes or draft.node_count):
         if draft.node_count:
-            draft.leave_out(
-                f"--num_nodes {draft.node_count}",
-                "rankdeck takes all nodes of a hostfile: to choose some, name them with --nodes",
-            )
+            why = "rankdeck takes all nodes of a hostfile: to choose some, name them with --nodes"
+            draft.leave_out(f"--num_nodes {draft.node_count}", why)
             draft.node_count = None
         else:
             draft.hostfile = ""
@@ -37,6 +35,5 @@ def _include(draft: Draft, value: Word) -> None:
     if len(chosen) == 1 and (gpus := chosen.pop()):
         draft.set_env("CUDA_VISIBLE_DEVICES", gpus)
     elif any(chosen):
-        draft.leave_out(
-            f"the GPUs of --include {value.text}", "they differ between nodes; ranks use the first GPUs of each node"
-        )
+        why = "they differ between nodes; ranks use the first GPUs of each node"
+        draft.leave_out(f"the GPUs of --include {value.text}", why)

@@ -134,16 +134,9 @@ def whole_number(word: Word, meaning: str) -> int:
 def profile_data(
     draft: Draft, name: str, nodes: str | None = None, *, folder: str = "", is_whole: bool = True
 ) -> dict[str, Any]:
-    """The tables of the profile.
-
-    Args:
-        nodes: where it runs, instead of what the command says; None: as the command says.
-        folder: start of its relative paths.
-        is_whole: False notes what the command lacks, for a form in which the user adds it.
-
-    Raises:
-        UsageError: `is_whole`, and the command does not name the nodes that it needs, or its ranks can't be shared evenly.
-    """
+    """The tables of the profile. `nodes`: where it runs, instead of what the command says; None: as the command says. `folder`: start of its
+    relative paths. `is_whole`: False notes what the command lacks, for a form in which the user adds it. Raises UsageError: `is_whole`,
+    and the command does not name the nodes that it needs, or its ranks can't be shared evenly."""
 
     def found(path: str) -> str:
         """A path of the command, which counts from its own folder."""

@@ -2,7 +2,7 @@
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, whole_number
-from engine.core.launch_commands.options import Given, read_options, reasons, take_option
+from engine.core.launch_commands.options import read_options, reasons, take_option
 
 
 def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
@@ -10,33 +10,29 @@ def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
     given, rest = read_options(words, "mpirun")
     draft.backend = "mpi"
     for one in given:
-        _take(draft, one)
+        value = one.value
+        match one.option.means:
+            case "map-by":
+                parts = value.text.split(":")
+                if parts[0] == "ppr" and len(parts) > 2 and parts[2] == "node":
+                    draft.ranks = whole_number(Word(parts[1], value.place), "the number of ranks on each node")
+                else:
+                    why = 'set layout.order = "cyclic"' if parts[0] == "node" else reasons()["binding"]
+                    draft.leave_out(f"--map-by {value.text}", why)
+            case "export":
+                name, equals, text = value.text.partition("=")
+                if equals:
+                    draft.set_env(name, text)
+                else:
+                    why = "ranks on this machine inherit it; for others, set its value in [env]"
+                    draft.leave_out(f"-x {name}", why)
+            case _:
+                take_option(draft, one)
     if any(word.text == ":" for word in rest) or any(one.option.means == "several" for one in given):
         hint = "import one of them, or choose by RANK in one script"
         raise UsageError("mpirun starts several programs, and a run has one", hint=hint)
     _share(draft)
     return rest
-
-
-def _take(draft: Draft, given: Given) -> None:
-    value = given.value
-    match given.option.means:
-        case "map-by":
-            parts = value.text.split(":")
-            if parts[0] == "ppr" and len(parts) > 2 and parts[2] == "node":
-                draft.ranks = whole_number(Word(parts[1], value.place), "the number of ranks on each node")
-            elif parts[0] == "node":
-                draft.leave_out(f"--map-by {value.text}", 'set layout.order = "cyclic"')
-            else:
-                draft.leave_out(f"--map-by {value.text}", reasons()["binding"])
-        case "export":
-            name, equals, text = value.text.partition("=")
-            if equals:
-                draft.set_env(name, text)
-            else:
-                draft.leave_out(f"-x {name}", "ranks on this machine inherit it; for others, set its value in [env]")
-        case _:
-            take_option(draft, given)
 
 
 def _share(draft: Draft) -> None:

@@ -43,18 +43,9 @@ def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
 
 
 def read_script(text: str, file: str = "", options: list[Word] | None = None) -> tuple[Draft, str]:
-    """Reads a command line or a batch file.
-
-    Args:
-        file: its name; empty: a command line.
-        options: options of sbatch, which win over those in the file; None: it is not a batch file.
-
-    Returns:
-        What it says, and the name of its job; empty: it has none.
-
-    Raises:
-        UsageError: it starts nothing that rankdeck knows, or several programs; or an option is unknown.
-    """
+    """Reads a command line or a batch file. `file`: its name; empty: a command line. `options`: options of sbatch, which win over those in
+    the file; None: it is not a batch file. Returns what it says, and the name of its job; empty: it has none. Raises UsageError: it starts
+    nothing that rankdeck knows, or several programs; or an option is unknown."""
     reader = _Reader(file)
     reader.take_directives(text)
     if options is not None:

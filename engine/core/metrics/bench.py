@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.core.numbers import size_words
+from engine.core.numbers import size_words, three_digits
 
 RECIPE = "allreduce"  # the built-in script that reports results
 LONGEST_LINE = 4096  # bytes of the longest line with a result; a rank may write anything to the file
@@ -80,17 +80,13 @@ def time_words(microseconds: float) -> str:
     """A time with three digits, in at most seven cells: `8.12 us`, `612 us`, `45.1 ms`, `1.23 s`."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= 0.9995 * unit:
-            return f"{_three_digits(microseconds / unit)} {name}"
-    return f"{_three_digits(microseconds)} us"
+            return f"{three_digits(microseconds / unit)} {name}"
+    return f"{three_digits(microseconds)} us"
 
 
 def rate_words(rate: float | None) -> str:
     """A bandwidth in 10^9 bytes per second, in at most seven cells; `-` if no data is moved."""
     return "-" if rate is None else f"{rate:.3f}" if rate < 99.95 else f"{rate:.1f}" if rate < 9999.5 else f"{rate:.0e}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 # --- side by side ------------------------------------------------------------------------------------------------------------

@@ -129,14 +129,8 @@ class Health:
         points: Iterable[Point] = (),
         throughput: float | None = None,
     ) -> list[Notice]:
-        """Updates `marks`, and returns what has changed.
-
-        Args:
-            now: seconds of a clock that stops while this process is stopped, so that our own pauses don't count as the ranks'.
-            progress: the newest numbers of every rank.
-            alive: ranks that should be training, and can be heard.
-            points: new points of curves.
-        """
+        """Updates `marks`, and returns what has changed. `now`: seconds of a clock that stops while this process is stopped, so that our own
+        pauses don't count as the ranks'. `alive`: ranks that should be training, and can be heard."""
         by_step = any(one.step is not None for one in progress)
         peers = self._learn(now, progress, alive, by_step=by_step)
         busy = {rank for rank in alive if not _is_elsewhere(progress[rank])}

@@ -268,14 +268,9 @@ def take_scalars(
     *,
     is_echo: bool = False,
 ) -> list[Point]:
-    """Adds scalars of a rank's files to its progress. Returns new points of curves.
-
-    Args:
-        progress: changed in place.
-        now: seconds since the epoch; a program's time that can't be true is replaced by it.
-        most_keys: curves of this rank, besides the main ones.
-        is_echo: if the program prints a metric at all, it prints every value of it.
-    """
+    """Adds scalars of a rank's files to its progress. Returns new points of curves. `now`: seconds since the epoch; a program's time that
+    can't be true is replaced by it. `most_keys`: curves of this rank, besides the main ones. `is_echo`: if the program prints a metric at
+    all, it prints every value of it."""
     points: list[Point] = []
     for scalar in found:
         role, key, factor = meaning_of(scalar.tag, "", names)

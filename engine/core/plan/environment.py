@@ -8,20 +8,13 @@ INHERITED = "your environment"  # the place of a variable that the profile does 
 
 
 class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable or another setting without the intended effect. The launch continues.
+    """A variable or another setting without the intended effect. The launch continues."""
 
-    Args:
-        place: file and line, or another source; empty: unknown.
-        table: table of the profile, such as `backend.env`; empty: the user's own environment, or this machine.
-        problem: the end of a sentence that begins with the name.
-        hint: the next step.
-    """
-
-    place: str
-    table: str
+    place: str  # file and line, or another source; empty: unknown
+    table: str  # of the profile, such as `backend.env`; empty: the user's own environment, or this machine
     name: str
-    problem: str
-    hint: str
+    problem: str  # the end of a sentence that begins with the name
+    hint: str  # the next step
 
     @property
     def key(self) -> str:

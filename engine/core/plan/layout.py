@@ -60,16 +60,9 @@ class LayoutError(ValueError):
 def parse_nodes(
     nodes: str | Sequence[str], ranks_per_node: int | Literal["auto"], groups: Mapping[str, Iterable[str]] | None = None
 ) -> tuple[Slots, ...]:
-    """Reads `layout.nodes`: `"localhost"`, `"gpu[01-16]:8,login"`, `"me@gpu01"`, `"[fe80::2]:4"` or a list of such words.
-
-    Args:
-        nodes: one word or several.
-        ranks_per_node: for nodes without a count.
-        groups: the nodes of each group in `groups_of(nodes)`.
-
-    Raises:
-        LayoutError: a name or a count is invalid, a group is missing in `groups`, or nodes are not compatible (see `complete`).
-    """
+    """Reads `layout.nodes`: `"localhost"`, `"gpu[01-16]:8,login"`, `"me@gpu01"`, `"[fe80::2]:4"` or a list of such words. `ranks_per_node`:
+    for nodes without a count. `groups`: the nodes of each group in `groups_of(nodes)`. Raises LayoutError: a name or a count is invalid, a
+    group is missing in `groups`, or nodes are not compatible (see `complete`)."""
     words = _words(nodes)
     if not words:
         raise LayoutError("names no node", hint='for example: nodes = "localhost"')

@@ -210,14 +210,8 @@ def build_plan(
     workdir: str,
     slurm_job: str = "",
 ) -> LaunchPlan:
-    """The plan of a profile.
-
-    Args:
-        slots: the nodes of its layout, from `parse_nodes`.
-        facts: one for each of these nodes, in the same order.
-        workdir: absolute path in which ranks start.
-        slurm_job: the number of the Slurm job that has the nodes; empty: none.
-    """
+    """The plan of a profile. `slots`: the nodes of its layout, from `parse_nodes`. `facts`: one for each of these nodes, in the same order.
+    `workdir`: absolute path in which ranks start."""
     counts = tuple(
         (slot.node, slot.ranks or max(1, fact.gpus if backend.device == "cuda" else fact.cores))
         for slot, fact in zip(slots, facts, strict=True)

@@ -86,16 +86,8 @@ Draw = Callable[[Sequence[int], int], Sequence[int]]
 
 
 def grid(axes: Sequence[Axis], number: int = 0, draw: Draw | None = None) -> list[tuple[Any, ...]]:
-    """The points of a sweep: one value of each axis.
-
-    Args:
-        axes: the last one changes fastest.
-        number: points that are drawn.
-        draw: draws them; None: all points, in order.
-
-    Raises:
-        UsageError: two axes are the same, or there are too many points or too few.
-    """
+    """The points of a sweep: one value of each axis. `axes`: the last one changes fastest. `draw`: draws them; None: all points, in order.
+    Raises UsageError: two axes are the same, or there are too many points or too few."""
     if not axes:
         raise UsageError("a sweep needs values", hint="for example: --arg lr=1e-4,3e-4,1e-3")
     names = [axis.name.lstrip("-").replace("_", "-") for axis in axes]

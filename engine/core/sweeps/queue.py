@@ -109,14 +109,10 @@ def needs_of(plan: LaunchPlan, *, is_here: bool = True) -> Needs:
 def waits(queue: Queue, active: Sequence[Active], cores: int) -> dict[int, str]:
     """Why each queued entry waits, by its number; empty: it may start now. The first one that may start is the next.
 
-    An entry that waits for cores, GPUs or nodes keeps them from those behind it, so that a large run is not overtaken for ever; one that waits for
-    another run or for its sweep does not.
+    An entry that waits for cores, GPUs or nodes keeps them from those behind it, so that a large run is not overtaken for ever; one that
+    waits for another run or for its sweep does not.
 
-    Args:
-        queue: all entries.
-        active: runs that have begun and not ended.
-        cores: of this machine.
-    """
+    `active`: runs that have begun and not ended."""
     claimed = [
         Active(run=one.run, needs=one.needs, sweep=one.sweep) for one in queue.entries if one.state == "starting"
     ]

@@ -201,11 +201,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     backend: str
     launched_at: float
-    ended_at: float | None
-    attempt: int
-    step: int | None
-    steps: int | None
-    loss: float | None
+    ended_at: float | None = None
+    attempt: int = 0
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
     reason: str
     reachable: bool
     host: str

@@ -38,58 +38,45 @@ def rank_views(
     waits = ""
     if state.elastic and isinstance(state.phase, st.Holding):  # the dead ranks can rejoin
         waits = f"waits for {rank_words(dead_ranks(state))}"
-    return [
-        _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
-        for rank in ranks
-    ]
-
-
-def _rank_view(
-    state: st.RunState,
-    plan: LaunchPlan,
-    rank: int,
-    progress: RankProgress,
-    gpu: GpuUse | None,
-    waits: str,
-    health: RankHealth | None,
-    process: ProcessUse | None,
-) -> RankView:
-    phase = state.ranks[rank]
-    is_alive = isinstance(phase, st.Alive)
-    health = health if is_alive else None
-    is_stalled = health is not None and health.mark == "stalled"
-    place = plan.places[rank]
-    never_started = isinstance(phase, st.Pending) and isinstance(state.phase, st.Ended)
-    return RankView(
-        rank=rank,
-        node=place.node,
-        local_rank=place.local_rank,
-        pid=None if isinstance(phase, st.Pending) else phase.pid,
-        state="stopped" if never_started else st.rank_word(phase),
-        exit=phase.status if isinstance(phase, st.Done) else None,
-        attempt=state.attempt,
-        generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
-        step=progress.step,
-        loss=_finite(progress.loss),
-        loss_odd=_odd(progress.loss),
-        throughput=_finite(progress.throughput) if is_alive and not is_stalled and not _rejoins(state) else None,
-        unit=progress.unit,
-        gpu=gpu if is_alive else None,
-        process=process if is_alive else None,
-        since=_since(state, phase),
-        seen=progress.seen,
-        note="never started"
-        if never_started
-        else _note(phase, state.nodes[place.group_rank], progress, waits) or (health.words if health else ""),
-        last_line=progress.last_line,
-        aside=progress.aside if is_alive else "",
-        is_derived=progress.is_derived,
-        out_size=progress.out_size,
-        err_size=progress.err_size,
-        health=health.mark if health is not None else "",
-        health_since=health.since if health is not None else None,
-        phase=progress.phase if is_alive else "",
-    )
+    views = []
+    for rank in ranks:
+        phase, place, one = state.ranks[rank], plan.places[rank], progress[rank]
+        is_alive = isinstance(phase, st.Alive)
+        sick = health.get(rank) if is_alive else None
+        is_stalled = sick is not None and sick.mark == "stalled"
+        note = _note(phase, state.nodes[place.group_rank], one, waits) or (sick.words if sick else "")
+        never_started = isinstance(phase, st.Pending) and isinstance(state.phase, st.Ended)
+        views.append(
+            RankView(
+                rank=rank,
+                node=place.node,
+                local_rank=place.local_rank,
+                pid=None if isinstance(phase, st.Pending) else phase.pid,
+                state="stopped" if never_started else st.rank_word(phase),
+                exit=phase.status if isinstance(phase, st.Done) else None,
+                attempt=state.attempt,
+                generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
+                step=one.step,
+                loss=_finite(one.loss),
+                loss_odd=_odd(one.loss),
+                throughput=_finite(one.throughput) if is_alive and not is_stalled and not _rejoins(state) else None,
+                unit=one.unit,
+                gpu=gpus.get(rank) if is_alive else None,
+                process=processes.get(rank) if is_alive else None,
+                since=_since(state, phase),
+                seen=one.seen,
+                note="never started" if never_started else note,
+                last_line=one.last_line,
+                aside=one.aside if is_alive else "",
+                is_derived=one.is_derived,
+                out_size=one.out_size,
+                err_size=one.err_size,
+                health=sick.mark if sick is not None else "",
+                health_since=sick.since if sick is not None else None,
+                phase=one.phase if is_alive else "",
+            )
+        )
+    return views
 
 
 def _rejoins(state: st.RunState) -> bool:
@@ -147,10 +134,8 @@ def run_view(
     losses = [one.loss for one in progress if one.loss is not None]
     loss = sum(losses) / len(losses) if losses else None
     is_pipeline = any(one.loss is None and one.placeholder is not None for one in progress)
-    current, again = (
-        current_activity(state, progress),
-        next_restart(state, progress, is_submitted=plan.submission is not None),
-    )
+    current = current_activity(state, progress)
+    again = next_restart(state, progress, is_submitted=plan.submission is not None)
     return RunView(
         run=state.run,
         name=state.name,

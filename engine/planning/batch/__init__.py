@@ -59,18 +59,8 @@ class Taken(NamedTuple):
 
 
 def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> Taken:
-    """Submits the job of a run.
-
-    Args:
-        plan: with a submission.
-        paths: Paths of the run, whose plan exists.
-        after: the job of the run that must be over first; empty: none.
-
-    Raises:
-        CheckError: the batch system refuses the job; the message is its own.
-        NoAnswerError: it does not answer, and the job is not found.
-        OSError: the script can't be written.
-    """
+    """Submits the job of a run. `after`: the job of the run that must be over first; empty: none. Raises CheckError: the batch system refuses
+    the job; the message is its own; NoAnswerError: it does not answer, and the job is not found; OSError: the script can't be written."""
     assert plan.submission is not None
     name = plan.submission.scheduler
     system = BATCH_SYSTEMS[name]

@@ -55,13 +55,9 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 def training_python(profile: Profile, workdir: str, permit: Permit) -> str:
-    """The Python of the first environment that has torch: the active one, `.venv` of the training's folder, the `python` on the PATH, rankdeck's own.
-
-    Args:
-        profile: what is launched; its script is an absolute path.
-        workdir: where ranks start.
-        permit: what may start to find out; an environment that may not be asked counts as one without torch.
-    """
+    """The Python of the first environment that has torch: the active one, `.venv` of the training's folder, the `python` on the PATH,
+    rankdeck's own. `profile`: what is launched; its script is an absolute path. `permit`: what may start to find out; an environment that
+    may not be asked counts as one without torch."""
     if profile.launch.setup or (profile.launch.python and not profile.launch.wrap):
         return sys.executable  # ranks use another one
     for folder in _active():

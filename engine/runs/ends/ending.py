@@ -24,18 +24,9 @@ REQUEUE = "Slurm, which has put its job back into the queue"  # who lets a run w
 
 
 def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
-    """Writes the end of a run into its journal and its summary, unless they have one.
-
-    Args:
-        paths: Paths of the run, whose job is over.
-        reason: why its nodes are gone.
-        by: the user who wanted it to end; empty: the run has failed.
-        again: another job continues it.
-
-    Raises:
-        SupervisorError: a supervisor of this machine has the run, or its files can't be read.
-        OSError: they can't be written.
-    """
+    """Writes the end of a run into its journal and its summary, unless they have one. `reason`: why its nodes are gone. `by`: the user who
+    wanted it to end; empty: the run has failed. `again`: another job continues it. Raises SupervisorError: a supervisor of this machine
+    has the run, or its files can't be read; OSError: they can't be written."""
     with lock_of_lost(paths):
         write_end(paths, reason, by=by, again=again)
 

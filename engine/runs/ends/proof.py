@@ -26,14 +26,8 @@ LOOK_TIME = 5.0  # Seconds for a look. After it, nothing is known: a file server
 def find_saved(
     paths: RunPaths, plan: LaunchPlan, state: RunState, progress: Sequence[RankProgress]
 ) -> CheckpointsFound | None:
-    """The event that tells what the attempt has left; a torn checkpoint is set aside if the profile says so. None: no rank has run, or the look fails.
-
-    Args:
-        paths: Paths of the run.
-        plan: as it was launched.
-        state: the newest; the ranks and agents of its attempt are gone.
-        progress: the newest numbers of the ranks.
-    """
+    """The event that tells what the attempt has left; a torn checkpoint is set aside if the profile says so. None: no rank has run, or the
+    look fails. `plan`: as it was launched. `state`: the newest; the ranks and agents of its attempt are gone."""
     if not any(isinstance(rank, Alive | Done | Gone) for rank in state.ranks):
         return None
     plan, ended = plan_now(plan, state), _last_sign(paths, state)

@@ -22,19 +22,10 @@ class ActiveRunError(UsageError):
 
 
 def remove_run(paths: RunPaths, *, end_rest: Callable[[RunPaths], object] | None = None) -> bool:
-    """Removes a run while holding its lock, so that no supervisor can start on it.
-
-    Args:
-        end_rest: ends the processes of a run that has lost plan and supervisor; None: such a run is not removed unless it has ended.
-
-    Returns:
-        Whether it existed; another process may have removed it.
-
-    Raises:
-        ActiveRunError: it has not ended, or it is active again.
-        SupervisorElsewhereError: it has a supervisor on another host.
-        RankdeckError: its folder can't be removed.
-    """
+    """Removes a run while holding its lock, so that no supervisor can start on it. `end_rest`: ends the processes of a run that has lost plan
+    and supervisor; None: such a run is not removed unless it has ended. Returns whether it existed; another process may have removed it.
+    Raises ActiveRunError: it has not ended, or it is active again; SupervisorElsewhereError: it has a supervisor on another host;
+    RankdeckError: its folder can't be removed."""
     refuse_elsewhere(paths, "clean")
     try:
         lock = _lock_of_ended(paths, may_be_abandoned=end_rest is not None)

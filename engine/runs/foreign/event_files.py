@@ -35,17 +35,9 @@ _PROCESS = re.compile(rb"[^\n\[]{0,80}\w+:(\d{1,10}) \[")
 def find_files(
     folder: Path, ranks: Mapping[int, int], since: float, seconds: float, args: Sequence[str] = ()
 ) -> dict[Path, int]:
-    """Looks for files of trackers that ranks have created. Hidden folders and links are left out.
-
-    Args:
-        folder: where the ranks run.
-        ranks: by pid.
-        since: when the run was launched, seconds since the epoch.
-        seconds: longest time that the search takes.
-
-    Returns:
-        The rank of each file. An event file that does not name its process is one of rank 0.
-    """
+    """Looks for files of trackers that ranks have created. Hidden folders and links are left out. `ranks`: by pid. `since`: when the run was
+    launched, seconds since the epoch. `seconds`: longest time that the search takes. Returns the rank of each file. An event file that
+    does not name its process is one of rank 0."""
     found: dict[Path, int] = {}
     states: set[Path] = set()
     for entry in _entries(folder, seconds):

@@ -30,17 +30,9 @@ def watched(path: Path) -> Path:
 
 
 def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> Path | None:
-    """The state that a program writes. Another training in the same folder writes states too, and no state names its writer.
-
-    Args:
-        states: those that have changed since the program began.
-        folder: where it runs.
-        args: its arguments. States in a folder that an argument names, as `--output_dir out` does, are this program's. With an
-            `output_dir`, no others are.
-
-    Returns:
-        The state; None if several may be the program's.
-    """
+    """The state that a program writes. Another training in the same folder writes states too, and no state names its writer. `states`: those
+    that have changed since the program began. `args`: its arguments. States in a folder that an argument names, as `--output_dir out`
+    does, are this program's. With an `output_dir`, no others are. Returns the state; None if several may be the program's."""
     words = {part for word in args for part in (word, word.partition("=")[2]) if part}
     named = {Path(os.path.normpath(folder / word)) for word in words} - {folder, *folder.parents}
     own = [state for state in states if not named.isdisjoint(state.parents)]

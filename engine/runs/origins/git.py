@@ -20,20 +20,10 @@ from engine.core.views.origin import MAX_DIFF, MAX_FILES, Code
 TIME_LIMIT = 20.0  # Seconds for all of git's answers. A diff that takes longer is left out.
 
 OVERRIDES = (
-    "core.fsmonitor=false",  # a program
-    "core.hooksPath=/dev/null",
-    "core.pager=cat",
-    "core.sshCommand=false",
-    "core.attributesFile=/dev/null",
-    "core.excludesFile=/dev/null",
-    "core.untrackedCache=false",
-    "core.quotePath=false",
-    "protocol.allow=never",
-    "submodule.recurse=false",
-    "diff.noprefix=false",
-    "diff.mnemonicPrefix=false",
-    "color.ui=false",
-)
+    "core.fsmonitor=false core.hooksPath=/dev/null core.pager=cat core.sshCommand=false core.attributesFile=/dev/null "
+    "core.excludesFile=/dev/null core.untrackedCache=false core.quotePath=false protocol.allow=never "
+    "submodule.recurse=false diff.noprefix=false diff.mnemonicPrefix=false color.ui=false"
+).split()
 """Settings that win over those of the repository."""
 
 DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "--submodule=short")

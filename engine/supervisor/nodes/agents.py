@@ -210,7 +210,7 @@ def make_link(
         boot, preamble = boot_here(plan.node_python), b""
     else:
         boot, preamble = boot_command(plan.node_python), setup_input(plan.reach.setup) + agent_program()
-    argv = LAUNCHERS[node.transport].argv(node.name, boot, plan.reach)
+    argv = LAUNCHERS[node.transport](node.name, boot, plan.reach)
 
     def explain(status: int | None, said: str, ended: Ended | None = None) -> Trouble:
         return ssh.explain(

@@ -30,18 +30,7 @@ _DICT = late(r'"exc_type": ?"(?P<name>\w[\w.]*)", ?"exc_value": ?"(?P<said>[^"]*
 _ERROR_HANDLER = late(r"[EWI]\d{4} .{0,200}?error_handler\.py:\d+\] ?")
 
 
-_MARKS = (
-    "╭",
-    "┏",
-    "╔",
-    "┌",
-    "Exception Group",
-    "> File ",
-    "call last):\\n",
-    '"exc_type"',
-    '"message"',
-    "error_handler.py",
-)
+_MARKS = (*"╭┏╔┌", "Exception Group", "> File ", "call last):\\n", '"exc_type"', '"message"', "error_handler.py")
 """Texts without any of these have no style."""
 
 

@@ -36,17 +36,10 @@ its epoch `EPOCH`. Empty: all lines of this format are needed."""
 
 
 def thin(text: bytes, places: Places) -> bytes:
-    """The lines of a chunk that its curves need.
-
-    Args:
-        text: whole lines, each with its line feed.
-        places: finds the metrics in a line; they stand alike in all lines of its format.
-
-    Returns:
-        In order: the first and the last line, all lines of rare formats, and of each other format the first and the last line, for each
-        metric the lines with the lowest, the highest and the first non-finite value, and the lines around each place where the step
-        begins again or the epoch changes.
-    """
+    """The lines of a chunk that its curves need. `places`: finds the metrics in a line; they stand alike in all lines of its format. Returns
+    in order: the first and the last line, all lines of rare formats, and of each other format the first and the last line, for each metric
+    the lines with the lowest, the highest and the first non-finite value, and the lines around each place where the step begins again or
+    the epoch changes."""
     if len(text) < MIN_SIZE:
         return text
     lines = text.split(b"\n")

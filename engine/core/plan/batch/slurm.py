@@ -168,22 +168,14 @@ _BINDING = re.compile(r"\([^)]*\)")
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition.
-
-    Args:
-        default: whether jobs without a partition go there.
-        up: whether it starts jobs.
-        time: longest time of a job, as Slurm writes it.
-        nodes, free: number of all nodes, and of nodes without any job. gpus, cpus: number on all nodes. free_gpus, free_cpus: number that
-        new jobs may get.
-    """
+    """One partition, with the GPUs and CPUs of all its nodes, and those that new jobs may get (`free_…`)."""
 
     name: str
-    default: bool
-    up: bool
-    time: str
+    default: bool  # whether jobs without a partition go there
+    up: bool  # whether it starts jobs
+    time: str  # longest time of a job, as Slurm writes it
     nodes: int = 0
-    free: int = 0
+    free: int = 0  # nodes without any job
     gpus: int = 0
     free_gpus: int = 0
     cpus: int = 0
