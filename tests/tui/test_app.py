@@ -11,72 +11,14 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from tests.support import PATIENCE
+from tests.support import PATIENCE, entries
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
-from tests.tui.seen import after, run_screen, showing, text_of, until, until_seen
+from tests.tui.seen import after, run_screen, showing, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
-from tui.screens.run import RunScreen
 from tui.theme import NoColours
 from tui.widgets.rank_table import RankTable
-
-
-@pytest.mark.parametrize("key", ["colon", "ctrl+p"])
-async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: FakeEngine, key: str):
-    engine.add_run("other-9999")
-    app = RankdeckApp(engine, open_profile="quickstart")
-    async with showing(app, "Plan: quickstart", "● other") as pilot:
-        await after(pilot, key, "edit (e)")
-        await after(pilot, (*"watchoth",), "watch other-9999")
-        await after(pilot, "enter", on=RunScreen)
-        await until_seen(pilot, "● running")
-        await after(pilot, key, "restart (r)")
-        assert "edit (e)" not in text_of(app)
-        await pilot.press(*"restart")
-        await after(pilot, "enter", "Restart other?")
-
-
-async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart") as pilot:
-        assert app.theme == "rankdeck-dark"
-        await after(pilot, ("colon", *"rankdeck-light"), "theme rankdeck-light")
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.settings.get(("theme",)) == "rankdeck-light", "the theme is kept")
-        assert app.theme == "rankdeck-light"
-        assert not app.current_theme.dark
-
-
-async def test_with_ascii_every_screen_is_made_of_ascii(engine: FakeEngine):
-    run = engine.add_run("plain-1313")
-    for step in range(1, 30):
-        run.tick(step, loss=None if step == 9 else 3 / step)
-    run.fail(2, traceback="Traceback\nValueError: x")
-    run.write(0, "words\n" * 100)
-    app = RankdeckApp(engine, ascii=True, open_profile="quickstart")
-    async with showing(app, "| 0| 1| 2| 3|", "! plain") as pilot:
-        assert text_of(app).isascii(), text_of(app)
-        await after(pilot, "n", "(*) gloo", "| 0| 1| 2| 3|")
-        assert text_of(app).isascii(), text_of(app)
-        await after(pilot, "escape shift+tab enter", "! holding", "X failed", "Why")
-        assert text_of(app).isascii(), text_of(app)
-        for pane in "2345":
-            await pilot.press(pane)
-            await pilot.pause()
-            assert text_of(app).isascii(), text_of(app)
-        await after(pilot, "question_mark", "Everywhere")
-        assert text_of(app).isascii(), text_of(app)
-
-
-async def test_a_state_is_told_by_its_word_where_there_are_no_colours(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("NO_COLOR", "1")
-    engine.add_run("grey-1414").fail(1)
-    app = RankdeckApp(engine, open_run="grey-1414")
-    async with showing(app, "◆ holding", "✖ failed"):
-        assert app.no_color
 
 
 async def test_a_slow_line_is_painted_once_a_second(engine: FakeEngine):
@@ -213,13 +155,7 @@ def _is_reversed(segment: Segment) -> bool:
     return bool(segment.text.strip() and segment.style and segment.style.reverse)
 
 
-SMALL = {
-    "home": ("", "Plan: quickstart", "j tab slash x escape", "● quickstart"),
-    "form": ("e", "Edit: ", "x down down right f2 f2", "nccl"),
-    "check": ("c", "r again", "down right n r end pageup", "gpu02"),
-    "run": ("", "● running", "2 3 4 5 1 enter escape a r escape", "✖ failed"),
-    "stacks": ("", "t stacks", "t down r end", "waiting in all_reduce"),
-}
+SMALL = entries("tui/app", "small")
 """By screen: the key that opens it, what is seen then, the keys that are pressed on a tiny terminal, and what is seen on a large one."""
 
 
@@ -241,8 +177,7 @@ async def test_a_tiny_terminal_is_no_reason_to_end(
 
 
 @pytest.mark.parametrize(
-    ("term", "theme"),
-    [("screen", "rankdeck-dark"), ("linux", "rankdeck-light"), ("xterm-256color", "ansi-dark")],
+    ("term", "theme"), [("screen", "rankdeck-dark"), ("linux", "rankdeck-light"), ("xterm-256color", "ansi-dark")]
 )
 async def test_a_failed_rank_is_red_and_the_cursor_is_seen_where_colours_are_few(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, term: str, theme: str

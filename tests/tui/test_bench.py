@@ -85,15 +85,6 @@ async def test_results_come_as_they_are_measured_and_the_log_is_a_key_away(engin
         await until(pilot, lambda: pilot.app.screen.query_one(BenchPane).has_focus, "the results")
 
 
-async def test_runs_of_other_scripts_have_no_such_key(engine: FakeEngine):
-    engine.add_run("quickstart-7f3a").results = results("all_reduce")
-    async with RankdeckApp(engine, open_run="quickstart-7f3a").run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "● running", "Log: rank 0")
-        assert "6 results" not in text
-        await after(pilot, "6 c", "Log: rank 0")
-        assert not pilot.app.screen.query_one(BenchPane).display
-
-
 def test_the_form_refuses_what_the_recipe_would():
     sizes = Argument(name="sizes", type="str", default="4", help="bytes, such as 4:400M", pattern="[0-9]+[KMG]?")
     _check(sizes, "64K")

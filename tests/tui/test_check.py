@@ -1,6 +1,5 @@
 """The check of a profile's nodes: opened from home, filled in live, one cell told of in words."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,10 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from engine.core.checks.findings import CHECKS, Finding, Grid, fail, ok, skip, warn
-from engine.core.errors import CheckError
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import after, showing, text_of, until, until_gone, until_seen
+from tests.tui.seen import after, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.screens.check import CheckScreen
 from tui.text.check import finding_text, grid_title
 from tui.widgets.check_grid import CheckGrid, Columns
 from tui.widgets.line_keys import line_width
@@ -74,36 +71,6 @@ async def test_the_cursor_begins_at_the_first_problem_and_goes_to_the_next(engin
         assert grid.cell == ("gpu02", "ssh")
 
 
-async def test_the_grid_is_filled_while_nodes_are_asked(engine: FakeEngine):
-    engine.hold_check = asyncio.Event()
-    async with showing(RankdeckApp(engine), "c check") as pilot:
-        text = await after(pilot, "c", "1 of 2 nodes: checking", "◌")
-        assert "r again" not in text
-        await after(pilot, "j r", "gpu02, ssh  ◌ not checked yet", "Checked: the node can be reached")
-        engine.hold_check.set()
-        await until_seen(pilot, "2 nodes: 1 failure, 1 warning", "gpu02, ssh  ✖ fail", "r again")
-        assert engine.checks == 1
-        engine.findings = []
-        await after(pilot, "r", "2 nodes: no problems", "gpu02, ssh  ● ok")
-        assert engine.checks == 2
-
-
-async def test_leaving_ends_what_is_still_asked(engine: FakeEngine):
-    engine.hold_check = asyncio.Event()
-    async with showing(RankdeckApp(engine), "c check") as pilot:
-        await after(pilot, "c", "checking")
-        await after(pilot, "q", "Plan: quickstart")
-        await until(pilot, lambda: engine.checks_closed == 1, "the end of the check")
-
-
-async def test_an_error_is_said_and_the_check_can_be_tried_again(engine: FakeEngine):
-    engine.check_error = CheckError("there is no mpirun [/x", hint="load your site's MPI module")
-    async with showing(RankdeckApp(engine), "c check", size=(120, 40)) as pilot:
-        await after(pilot, "c", "there is no mpirun [/x", "load your site's MPI module", "nothing was checked")
-        engine.check_error = None
-        await after(pilot, "r", "gpu01", "1 failure")
-
-
 async def test_many_nodes_scroll(engine: FakeEngine):
     engine.nodes = tuple(f"gpu{number:03}" for number in range(300))
     engine.findings = [fail("gpu299", "leftovers", "the last of all", "")]
@@ -128,15 +95,6 @@ async def test_a_click_chooses_a_cell(engine: FakeEngine):
         await until(pilot, lambda: grid.cell == ("gpu02", "backend"), f"gpu02, not {grid.cell}")
         await pilot.click(CheckGrid, offset=(3, 10))
         assert grid.cell == ("gpu02", "backend")
-
-
-async def test_a_check_of_no_node_is_no_reason_to_end(engine: FakeEngine):
-    engine.nodes = ()
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await opened(pilot)
-        await after(pilot, "down right n G r", "0 nodes: nothing was checked")
-        assert isinstance(app.screen, CheckScreen)
 
 
 # --- text and columns ------------------------------------------------------------------------------------------------

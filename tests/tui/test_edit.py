@@ -12,12 +12,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from engine.core.arguments.argument import Argument
-from engine.core.errors import CheckError, ProfileError
+from engine.core.errors import ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from tests.support import entries, rows
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import after, showing, text_of, type_at_once, until, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, BACKEND, fields
@@ -244,27 +244,6 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
         await until(pilot, lambda: len(app.screen_stack) == 1, "home: the run has taken the place of the form")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stops_no_launch(
-    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
-):
-    async with form(app, "e", "4 ranks on 1 node", size=size) as pilot:
-        env = line(app, "env")
-        env.focus()
-        await pilot.press(*"GLOO_TIMEOUT=5")
-        row = env.parent
-        assert isinstance(row, FormRow)
-        await until(pilot, lambda: row.has_class("-warned"), "the warning")
-        await until_seen(pilot, "GLOO_TIMEOUT does nothing")
-        assert not row.has_class("-wrong")
-        env.value = "OMP_NUM_THREADS=1"
-        await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
-        env.value = "GLOO_TIMEOUT=5"
-        await until(pilot, lambda: row.has_class("-warned"), "the warning")
-        await after(pilot, "f5", on=RunScreen)
-        assert engine.launched[0].env == {"GLOO_TIMEOUT": "5"}
-
-
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only: bool):
     long = "gradient-accumulation-steps"
@@ -284,42 +263,6 @@ async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only
         assert not ascii_only or "…" not in text_of(app)
 
 
-async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: RankdeckApp, engine: FakeEngine):
-    engine.troubles = {"nccl": "localhost has no NVIDIA GPU"}
-    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
-        line(app, BACKEND).focus()
-        await until_seen(pilot, "✔ gloo", "✖ nccl", "localhost has no NVIDIA GPU")
-        await after(pilot, "right", "nccl: can't run: localhost has no NVIDIA GPU")
-        await after(pilot, "left down", "4 ranks on 1 node", "none")
-
-
-async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):
-    async with form(app, "e", "4 ranks on 1 node") as pilot:
-        name = line(app, "name")
-        name.focus()
-        await after(pilot, "home slash left_square_bracket", "'/[quickstart' is not a valid name")
-        line(app, "layout.nodes").focus()
-        await pilot.press("f5")
-        await until(pilot, lambda: name.has_focus, "the cursor on the line that is wrong")
-        assert engine.launched == []
-        await after(pilot, "home delete delete", gone="is not a valid name")
-
-
-async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(app: RankdeckApp, engine: FakeEngine):
-    async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
-        line(app, "name").value = "a/b"
-        line(app, "layout.ranks_per_node").value = "many"
-        line(app, f"{ARGUMENT}steps").value = "ten"
-        line(app, "launch.python").focus()
-        await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
-        text = await until_seen(
-            pilot, "'a/b' is not a valid name", "no choice 'many'", "'ten' is not", "3 lines are not valid"
-        )
-        assert text.count("not valid") == 1
-        await until(pilot, lambda: line(app, "name").has_focus, "the first line")
-        assert engine.saved == []
-
-
 async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refused(app: RankdeckApp):
     async with form(app, "e", "4 ranks on 1 node", size=(120, 40)) as pilot:
         screen = app.screen
@@ -332,24 +275,6 @@ async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refuse
         screen.set_focus(line(app, "layout.nodes"))
         await pilot.pause()
         assert line(app, "layout.nodes").has_focus
-
-
-async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: FakeEngine):
-    async with form(app, "e", size=(200, 40)) as pilot:
-        await after(pilot, ("down", *"mine now", "ctrl+s"), "the shipped one")
-        ((saved, path),) = engine.saved
-        assert (saved.name, saved.description, path) == ("quickstart", "mine now", None)
-        await after(pilot, "escape", on=HomeScreen)
-        await until_seen(pilot, "Plan: quickstart (yours)")
-
-
-async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp_path: Path):
-    async with form(app, "e") as pilot:
-        await after(pilot, "f4", "Save as", ".rankdeck/quickstart.toml")
-        assert isinstance(app.screen, AskScreen)
-        app.screen.query_one(Input).value = str(tmp_path / "other")
-        await after(pilot, "enter", "saved")
-        assert engine.saved[0][1] == tmp_path / "other.toml"
 
 
 async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engine: FakeEngine, tmp_path: Path):
@@ -399,26 +324,6 @@ async def test_a_new_run_in_a_folder_with_python_files_is_of_a_script(
         assert (engine.launched[0].name, engine.launched[0].recipe.script) == ("train_gpt", "train_gpt.py")
 
 
-async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, engine: FakeEngine):
-    engine.launch_error = CheckError("no torch here", hint="install it")
-    async with form(app, "n") as pilot:
-        await after(pilot, "z f5", "no torch here")
-        await after(pilot, "escape", "New: ")
-        assert "z" in line(app, "name").value
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
-    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
-):
-    async with form(app, "e", "4 ranks on 1 node", size=size) as pilot:
-        line(app, "launch.warm").focus()
-        await until_seen(pilot, "warm start", "● yes", "yes: forked from a process that has imported torch once")
-        await after(pilot, "right", "● no", "no: every rank imports torch by itself")
-        await after(pilot, "ctrl+s", "saved")
-        assert not engine.saved[0][0].launch.warm
-
-
 # --- a choice --------------------------------------------------------------------------------------------------------
 
 MANY = ["first", "second", "third", "fourth", "fifth"]
@@ -463,19 +368,6 @@ async def test_a_chosen_one_without_room_is_cut_and_not_left_out():
 # --- keys that arrive together, and lines in sight --------------------------------------------------------------------
 
 
-async def test_text_that_arrives_together_with_the_keys_before_it_goes_where_it_belongs(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
-        await after(pilot, "e", "Edit: quickstart")
-        await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
-        row = app.screen.query(FormRow).first()
-        type_at_once(app, "ctrl+u", *"abc", "down", *"more", "ctrl+u", *"words", "up", "d")
-        lines = {row.field.id: row.line for row in app.screen.query(FormRow)}
-        await until(pilot, lambda: lines["name"].value == "abcd", "the name")
-        assert lines["description"].value == "words"
-        assert row.line.has_focus
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
     engine: FakeEngine, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -504,16 +396,6 @@ async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
 def whole(app: RankdeckApp, row: FormRow, height: int = 1) -> bool:
     """Whether all of a line is in sight, and has at least so many lines."""
     return row.region.height >= height and app.screen.query_one(Form).content_region.contains_region(row.region)
-
-
-async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
-        await after(pilot, "e", "Edit: quickstart")
-        await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
-        await after(pilot, ("down", *"new", "escape"), "Leave without saving?", "Save and leave (s)")
-        await after(pilot, "s", on=HomeScreen)
-        assert [saved.description for saved, _ in engine.saved] == ["new"]
 
 
 async def test_a_change_whose_message_is_under_way_is_not_lost(engine: FakeEngine):

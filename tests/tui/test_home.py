@@ -1,21 +1,18 @@
 """The home screen: profiles, their plans, runs, and what enter does."""
 
-import asyncio
 import contextlib
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import SupervisorElsewhereError
 from tests.tui.fake_engine import LAUNCHED_AT, FakeClient, FakeEngine, entry, planned, profile
-from tests.tui.seen import after, showing, text_of, type_at_once, until, until_seen
+from tests.tui.seen import after, showing, text_of, until, until_seen
 from tui.app import RankdeckApp
 from tui.screens.home import HomeScreen
-from tui.screens.run import RunScreen
 from tui.text.plan import plan_text
 from tui.widgets.line_list import LineList
 
@@ -25,20 +22,6 @@ def test_the_plan_offers_the_modules_that_ranks_imported_slowly():
     text = plan_text(plan, 120).plain
     assert "transformers.trainer in 4.7 s" in text
     assert 'launch.preload = ["transformers.trainer"]' in text
-
-
-async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(engine: FakeEngine):
-    error = "broken.toml:3: layout.ranks: unknown key [/red"
-    engine.entries.append(
-        ProfileEntry(name="broken", path=engine.folder / "b.toml", source="here", profile=None, error=error)
-    )
-    app = RankdeckApp(engine)
-    async with showing(app, "broken  ", size=(120, 40)) as pilot:
-        await after(pilot, "G", "Profile: broken", "unknown key [/red")
-        assert "enter launch" not in text_of(app)
-        await pilot.press("enter")
-        await pilot.pause()
-        assert engine.launched == []
 
 
 async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
@@ -71,19 +54,6 @@ async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEn
         await after(pilot, "h", "Run: first", "progress   step 0/100")
         run.tick(41, loss=1.5)
         await until_seen(pilot, "progress   step 41/100", "loss       1.5")
-
-
-async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
-    engine.hold_launch = asyncio.Event()
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
-        await pilot.press("enter", "enter", "enter")
-        engine.hold_launch.set()
-        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
-        await until_seen(pilot, "quickstart", "4/4 ranks")
-        assert [launched.name for launched in engine.launched] == ["quickstart"]
-        await after(pilot, "q", on=HomeScreen)
-        await until_seen(pilot, "keeps running: rankdeck attach quickstart-0001")
 
 
 async def test_a_run_of_another_login_node_is_shown_with_the_command_that_watches_it(
@@ -130,17 +100,6 @@ async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeE
         await until(pilot, lambda: len(asked) > 2, "the next reads")
 
 
-async def test_words_that_arrive_together_with_the_key_of_a_search_are_searched_for(engine: FakeEngine):
-    app = RankdeckApp(engine)
-    async with showing(app, "Plan: quickstart", size=(120, 40)) as pilot:
-        type_at_once(app, "/", *"quick", "escape", "/", *"quid")
-        await until(pilot, lambda: [line.value for line in app.screen.query(Input)] == ["quid"], "the filter")
-        await pilot.press("escape")
-        type_at_once(app, "?", "/", *"quit", "escape", "/", *"kill")
-        await until(pilot, lambda: [line.value for line in app.screen.query(Input)] == ["kill"], "the search")
-        await until_seen(pilot, "╭─ Help", "Send SIGKILL")
-
-
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
 async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine)
@@ -149,30 +108,6 @@ async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: F
         await after(pilot, "slash", "filter by name")
         body = app.screen.query_one("#body").region
         assert (body.x, body.width, app.screen.max_scroll_x) == (before.x, before.width, 0)
-
-
-async def test_the_cursor_begins_on_quickstart_for_whoever_has_no_profile_yet(engine: FakeEngine, tmp_path: Path):
-    quickstart, own = engine.entries
-    another = entry(profile("another"), tmp_path, "shipped")
-    engine.entries = [another, quickstart]
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: quickstart")
-    engine.entries = [another, quickstart, own]
-    app = RankdeckApp(engine)
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "Plan: another")
-
-
-async def test_names_that_look_like_markup_are_shown_as_they_are(engine: FakeEngine):
-    odd = "[red[/"
-    engine.entries = [ProfileEntry(name=odd, path=Path("/x/[/a].toml"), source="here", profile=None, error="bad [/b")]
-    run = engine.add_run("odd-6666")
-    run.change(name=odd)
-    run.fail(1, note="[bold")
-    async with showing(RankdeckApp(engine), "[red[/  ✖ bad [/b", "◆ [red[/", size=(120, 40)) as pilot:
-        await until_seen(pilot, "Run: [red[/")
-        await after(pilot, "colon", "watch odd-6666")
 
 
 async def test_an_engine_that_breaks_is_reported_and_the_app_stays(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
@@ -227,25 +162,6 @@ async def test_a_profile_of_the_folder_is_shown_and_runs_nothing_before_it_is_tr
         assert (engine.launched, engine.trusted) == ([], [theirs])
         await pilot.press("enter")
         await until(pilot, lambda: engine.launched == [theirs.profile], "the launch")
-
-
-async def test_a_launch_of_the_users_own_profile_asks_nothing_and_is_remembered(engine: FakeEngine):
-    async with showing(RankdeckApp(engine), "Plan: quickstart", size=(120, 40)) as pilot:
-        await pilot.press("enter")
-        await until(pilot, lambda: len(engine.launched) == 1, "the launch")
-        assert engine.trusted == [engine.entries[0]]
-
-
-async def test_a_check_of_a_profile_that_is_not_trusted_asks_first(engine: FakeEngine):
-    theirs = folder_profile(engine, "")
-    async with showing(RankdeckApp(engine), "T trusts it", size=(120, 40)) as pilot:
-        await after(pilot, "c", "Trust theirs?")
-        await after(pilot, "n", "not looked up")
-        assert engine.checks == 0
-        await after(pilot, "r", "Trust theirs?")
-        await pilot.press("y")
-        await until(pilot, lambda: engine.checks == 1, "the check")
-        assert engine.trusted == [theirs]
 
 
 async def test_a_run_under_the_cursor_shows_its_change_its_curve_its_last_line_and_why_it_failed(engine: FakeEngine):

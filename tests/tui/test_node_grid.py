@@ -16,7 +16,7 @@ from engine.core.metrics.resources import GpuUse
 from engine.core.views.view import NodeView, RankView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import after, run_screen, showing, text_of, until, until_seen
+from tests.tui.seen import after, showing, until, until_seen
 from tests.tui.waiting import lines
 from tui.app import RankdeckApp
 from tui.text.node_cells import GAP, Boxes, cells_of
@@ -283,13 +283,3 @@ async def test_a_node_that_is_away_says_so_with_the_time(run: tuple[FakeEngine, 
     async with showing(RankdeckApp(engine, open_run=RUN), "64/64 ranks", size=(120, 40)) as pilot:
         text = await after(pilot, "v", "gpu03 ? 1 h")
         assert text.count("8/8") == 7
-
-
-async def test_few_ranks_of_one_node_are_not_offered_by_node(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    engine.add_run(RUN, ranks=4)
-    app = RankdeckApp(engine, open_run=RUN)
-    async with showing(app, "4/4 ranks", size=(120, 40)) as pilot:
-        assert "v nodes" not in text_of(app)
-        await pilot.press("v")
-        assert not run_screen(app).ranks.by_node

@@ -70,9 +70,3 @@ async def test_a_partition_is_chosen_by_what_is_free(tmp_path: Path, size: tuple
         await after(pilot, "f8", "part of the name of a partition", "free: 2 of 4 nodes, 4 of 8 GPUs")
         await after(pilot, (*"short", "enter"), "nodes of the job", "short")
         await until(pilot, lambda: app.screen.form.is_changed, "the form has changed")  # type: ignore[attr-defined]
-
-
-async def test_where_there_is_no_slurm_the_form_says_so(tmp_path: Path) -> None:
-    async with showing(RankdeckApp(FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)])), "mytrain") as pilot:
-        await after(pilot, "e", "Edit: mytrain")
-        await after(pilot, "f8", "Slurm does not tell what is free", "sinfo can't be run")

@@ -9,26 +9,7 @@ from engine.client.engine import ReadOnlyEngine
 from engine.core.errors import UsageError
 from engine.core.views.view import RunNote
 from tests.ended_run import ended_run
-from tests.tui.fake_engine import FakeEngine, entry, profile
-from tests.tui.seen import after, showing, text_of
-from tui.app import RankdeckApp
-from tui.screens.home import HomeScreen
-
-
-async def test_keys_that_change_something_are_not_offered_and_do_nothing(tmp_path: Path):
-    engine = FakeEngine(tmp_path)
-    engine.add_run("gpt-aaaa")
-    app = RankdeckApp(engine, read_only=True, open_profile="quickstart")
-    async with showing(app, "Plan: quickstart", "H history", size=(120, 30)) as pilot:
-        assert "enter launch" not in text_of(app)
-        await after(pilot, "n", "opened with --read-only")
-        await pilot.press("enter", "e", "d")
-        assert isinstance(app.screen, HomeScreen)
-        await after(pilot, "h enter", "q detach")
-        await pilot.press("s", "x", "r")
-        assert not app.screen.is_modal
-    assert engine.launched == []
-    assert engine.live["gpt-aaaa"].asked == []
+from tests.tui.fake_engine import entry, profile
 
 
 async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

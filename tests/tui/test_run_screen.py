@@ -10,18 +10,14 @@ import msgspec
 import pytest
 from rich.color import ColorSystem
 from rich.style import Style
-from textual import events
 from textual.widgets import Input
 
-from engine.core.errors import SupervisorError
 from engine.core.metrics.series import Point
-from engine.core.numbers import precise
 from engine.core.views.view import JobView, StallView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import after, run_screen, showing, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
-from tui.screens.confirm import ConfirmScreen
 from tui.text.run import header_lines
 from tui.widgets.rank_table import RankTable
 
@@ -157,78 +153,10 @@ def test_the_header_says_which_job_ends_when_and_that_the_run_will_not_be_done_b
     assert "ends in 20:00 " in seen(1200) + " "
 
 
-async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app: RankdeckApp, run: FakeRun):
-    run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
-    run.change(state="starting", doing="opening the store", activity="opening_store", alive=0, ranks=tuple(run.ranks))
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        text = await until_seen(pilot, "opening the store", "importing torch")
-        assert text.count("importing torch") == 4
-
-
-async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckApp, run: FakeRun):
-    run.hold_answers = asyncio.Event()
-    async with showing(app, "● running", size=(120, 40)) as pilot:
-        # As a terminal sends them: both are under way before the first one is looked at.
-        for _ in range(2):
-            app.post_message(events.Key("r", "r"))
-        await until_seen(pilot, "Restart quickstart?")
-        assert sum(isinstance(screen, ConfirmScreen) for screen in app.screen_stack) == 1
-        await pilot.press("y")
-        await until(pilot, lambda: run.asked == [("restart",)], "the request")
-        await pilot.press("r")
-        await pilot.pause()
-        assert not isinstance(app.screen, ConfirmScreen)
-        assert "r restart" not in text_of(app)
-        run.hold_answers.set()
-        await until_seen(pilot, "r restart")
-        assert run.asked == [("restart",)]
-
-
-@pytest.mark.parametrize("loss", [0.008123, 8.123e-05, 1.612, 12345.0])
-async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, run: FakeRun, loss: float):
-    async with showing(app, "● running") as pilot:
-        run.tick(1, loss=loss)
-        await until_seen(pilot, f"tok/s  loss {precise(loss):>9}")
-
-
 # --- coming and going ------------------------------------------------------------------------------------------------
 
 
-async def test_a_broken_connection_is_said_and_made_again(
-    app: RankdeckApp, engine: FakeEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tui.data.run_link.RETRY_SECONDS", (0.01, 0.02))
-    async with showing(app, "● running", size=(120, 40)) as pilot:
-        lost = SupervisorError("nobody answers [red")
-        engine.attach_errors = [lost] * 1000
-        run.break_connections()
-        await until_seen(pilot, "nobody answers [red; attaching again", "● running")
-        run.tick(33)
-        engine.attach_errors = []
-        await until_seen(pilot, "33/100")
-        await until_gone(pilot, "attaching again")
-
-
-async def test_a_run_from_the_command_line_that_does_not_exist_ends_the_app_with_the_reason(engine: FakeEngine):
-    app = RankdeckApp(engine, open_run="gone-0000")
-    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting is not None
-    assert "no run 'gone-0000'" in app.parting
-
-
 # --- panes and the log -----------------------------------------------------------------------------------------------
-
-
-async def test_enter_that_comes_before_anything_is_known_of_the_run_shows_its_log(
-    engine: FakeEngine, run: FakeRun, app: RankdeckApp
-):
-    run.write(0, "hello from rank 0\n")
-    engine.attach_errors = [SupervisorError("not yet")] * 1000
-    async with showing(app, "not yet") as pilot:
-        await pilot.press("enter")
-        engine.attach_errors = []
-        await until_seen(pilot, "Log: rank 0 on localhost", "hello from rank 0")
 
 
 async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
@@ -445,14 +373,3 @@ async def test_a_broad_screen_shows_chart_and_log_beside_each_other_and_the_expl
         await pilot.press("2", "2")
         await pilot.resize_terminal(170, 50)
         await until(pilot, lambda: "┤" in text_of(app) and "a line of the log" not in text_of(app))
-
-
-async def test_a_tiny_screen_shows_one_pane_below_the_ranks_and_first_why(app: RankdeckApp, run: FakeRun):
-    run.write(1, "a line of the log\n")
-    run.fail(1)
-    async with showing(app, "rank 1 was killed", size=(40, 12)) as pilot:
-        await pilot.press("3")
-        await until_seen(pilot, "a line of the log")
-        assert "rank 1 was killed" not in text_of(app)
-        await pilot.press("5")
-        await until_seen(pilot, "rank 1 was killed")

@@ -61,19 +61,6 @@ async def test_the_app_has_every_theme_that_settings_may_name(tmp_path: Path):
     assert set(RankdeckApp(FakeEngine(tmp_path)).available_themes) == set(THEMES)
 
 
-async def test_changed_keys_do_what_they_say_and_are_shown_and_the_old_ones_do_nothing(tmp_path: Path):
-    app = RankdeckApp(FakeEngine(tmp_path), theme="rankdeck-light", keymap={"home.quit": "Z", "app.help": "f9"})
-    async with app.run_test(size=(80, 24)) as pilot:
-        seen = await until_seen(pilot, "Plan: quickstart", "F9 help", "Z quit")
-        assert "q quit" not in seen
-        assert app.theme == "rankdeck-light"
-        await after(pilot, "question_mark q f9", "Everywhere", "F9 ")
-        assert app.is_running
-        await after(pilot, "escape", "Plan: quickstart")
-        await pilot.press("Z")
-    assert not app.is_running
-
-
 def test_the_help_shows_changed_keys():
     assert any(line.startswith("X ") and "SIGKILL" in line for line in str(help_text("", 200, ascii=True, keymap={"run.kill": "X"})).splitlines())  # fmt: skip
 
@@ -150,28 +137,6 @@ async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path
         text = await until_seen(pilot, "curves: 10 min, own scales", "Chart", "▲ r0  ● mean")
         assert "Log: rank" not in text
         assert "tok/s" not in next(line for line in text.splitlines() if "rank state" in line)
-
-
-async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", 0.0)
-    engine = FakeEngine(tmp_path)
-    engine.add_run("new-bbbb").tick(1)
-    async with showing(RankdeckApp(engine, open_run="new-bbbb", read_only=True), "whole run", size=(120, 40)) as pilot:
-        await after(pilot, "w 2", "curves: 10 min", "Chart")
-        await pilot.pause()
-    assert engine.settings == {}
-
-
-async def test_a_look_that_was_changed_just_before_the_end_is_kept_and_nothing_else_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", PATIENCE)
-    engine = FakeEngine(tmp_path)
-    engine.add_run("new-bbbb").tick(1)
-    async with showing(RankdeckApp(engine, open_run="new-bbbb"), "whole run", size=(120, 40)) as pilot:
-        await after(pilot, "w", "curves: 10 min")
-        await pilot.press("q")
-    assert engine.settings == {("look", "curves"): "10 min"}
 
 
 @pytest.fixture

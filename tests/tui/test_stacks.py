@@ -1,67 +1,14 @@
 """The stacks of a run: taken when asked for, shown as text, taken again."""
 
-import asyncio
-import re
-
 import pytest
 from rich.cells import cell_len
-from textual.worker import WorkerState
 
-from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
+from tests.tui.fake_engine import FakeRun
 from tests.tui.hostile import CORPUS
-from tests.tui.seen import after, showing, until, until_gone, until_seen
+from tests.tui.seen import after, showing, until
 from tui.app import RankdeckApp
-from tui.screens.stacks import StacksScreen
 from tui.text.run import stacks_text
 from tui.widgets.text_pane import TextPane
-
-
-@pytest.mark.parametrize("ascii_only", [False, True])
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_stacks_are_shown_with_the_time_they_were_taken_at(
-    engine: FakeEngine, run: FakeRun, size: tuple[int, int], ascii_only: bool
-):
-    async with showing(RankdeckApp(engine, open_run=RUN, ascii=ascii_only), "running", "t stacks", size=size) as pilot:
-        text = await after(pilot, "t", "ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41")
-        assert re.search(r"Stacks of quickstart, taken at \d\d:\d\d:\d\d", text)
-        assert "r again" in text
-        assert "esc close" in text
-        assert text.isascii() or not ascii_only
-        await after(pilot, "escape", "running", "t stacks")
-        assert run.asked == [("stacks",)]
-
-
-@pytest.mark.parametrize("key", ["r", "t"])
-async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_asked(
-    app: RankdeckApp, run: FakeRun, key: str
-):
-    run.hold_answers = asyncio.Event()
-    async with showing(app, "t stacks") as pilot:
-        text = await after(pilot, "t", "Stacks of quickstart, asking", "Asking every rank for its stack")
-        assert "again" not in text
-        await pilot.press(key, key)
-        run.hold_answers.set()
-        await until_seen(pilot, "waiting in all_reduce", "taken at", "r again")
-        assert run.asked == [("stacks",)]
-        run.stacks = ["rank 3: in load (data.py:7)"]
-        run.hold_answers.clear()
-        await after(pilot, key, ", asking", "waiting in all_reduce")
-        run.hold_answers.set()
-        await until_seen(pilot, "rank 3: in load (data.py:7)")
-        await until_gone(pilot, ", asking")
-        await until_gone(pilot, "waiting in all_reduce")
-
-
-async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: FakeRun):
-    run.hold_answers = asyncio.Event()
-    async with showing(app, "t stacks") as pilot:
-        await after(pilot, "t", "Asking every rank")
-        (worker,) = [worker for worker in app.workers if isinstance(worker.node, StacksScreen)]
-        await after(pilot, "escape", "● running")
-        await until(pilot, lambda: worker.is_finished, "the end of the request")
-        assert worker.state is WorkerState.CANCELLED
-        run.tick(7)
-        await until_seen(pilot, "7/100")
 
 
 async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):

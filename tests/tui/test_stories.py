@@ -6,7 +6,10 @@ A story begins with `# ` and a fact; then one step stands on each line. The verb
     fail, tick, end …   methods of `FakeRun`, with words as arguments: `fail 2 note='no memory'`; `times 40 write 0 'line {n}\\n'` repeats one
     clean_away          removes the run, and breaks connections to it
     profile NAME …      one more profile, by `profile` of the fake engine; `no_profiles` removes all, `drop_profile NAME` one
+    broken NAME ERROR   a profile that can't be read; `trouble BACKEND TEXT`: why a backend can't run
+    nodes NAMES         the nodes of a check; `finding NODE CHECK STATE TEXT | HINT`: what it finds there, else all is well
     error WHICH TEXT | HINT     an attribute of the engine or, for `answer`, of the run
+    hold WHICH          a `launch`, a `check` or `answers` wait until `let WHICH`
     set NAME VALUE      a constant of a module; `env NAME VALUE`: a variable of the environment
     on WHERE SIZE…      opens the app on `home` or on a run, once for each size, with options such as `ascii=True`
 
@@ -14,22 +17,29 @@ After it come keys and looks; a look waits for what it says, except those that b
 
     press KEYS, type TEXT, paste TEXT, at_once KEYS, go_to LINE, double_click SELECTOR X Y, size 60x15, open RUN
     see A | B, gone A, without A | B, count 2 A, at SCREEN, leave SCREEN, not_at SCREEN, focus SELECTOR, focused, cursor RANK, value LINE TEXT
+    line LINE           the line of the form that has the cursor; `typed TEXT`: what is typed into the only field; `ascii`: all is ASCII
     known               the app knows the newest of the run; `watched`, `unwatched`: it is subscribed to it, or not any more
-    asked REQUEST; REQUEST      what the supervisor was asked for, or `nothing`; `launched NAMES`, `launches COUNT`, `runs NAMES`: of the engine
+    asked REQUEST; REQUEST      what the supervisor was asked for, or `nothing`; `launched NAMES`, `launches COUNT`, `runs NAMES`,
+                        `checks COUNT`, `checks_closed COUNT`, `trusted NAMES`, `kept KEY VALUE` (a setting): of the engine
     saved PROFILE FILE          the profiles that were saved, and where: `new` is a new file; none of them: nothing
     left, parting TEXT  the app ends, and prints this text or nothing
 """
 
 import ast
+import asyncio
 import re
 import shlex
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Input
 
+from engine.core.catalogue import ProfileEntry
+from engine.core.checks.findings import Finding
 from engine.core.errors import CheckError, RankdeckError, SupervisorError
 from tests.support import ROOT
 from tests.tui.fake_engine import FakeEngine, FakeRun, entry, profile
@@ -123,14 +133,30 @@ class Teller:
                 positional, named = arguments(words)
                 source = named.pop("source", "yours")
                 engine.entries.append(entry(profile(*positional, **named), engine.folder, source))
+            case "broken":
+                name, _, said = words.partition(" ")
+                path = engine.folder / "broken.toml"
+                engine.entries.append(ProfileEntry(name=name, path=path, source="here", profile=None, error=said))
+            case "trouble":
+                name, _, engine.troubles[name] = words.partition(" ")
+            case "nodes":
+                engine.nodes = tuple(words.split())
+            case "finding":
+                node, check, state, said = words.split(" ", 3)
+                text, _, hint = said.partition(" | ")
+                found = {"node": node, "check": check, "state": state, "text": text, "hint": hint}
+                engine.findings.append(msgspec.convert(found, Finding))
+            case "hold":
+                setattr(self.run if words == "answers" else engine, f"hold_{words}", asyncio.Event())
+            case "let":
+                getattr(self.run if words == "answers" else engine, f"hold_{words}").set()
             case "error":
                 which, _, said = words.partition(" ")
                 text, _, hint = said.partition(" | ")
                 kind = CheckError if which in ("launch_error", "check_error") else SupervisorError
                 error: RankdeckError | None = None if text == "none" else kind(text, hint=hint or None)
-                setattr(
-                    self.run if which == "answer" else engine, which, [error] if which == "attach_errors" else error
-                )
+                each = [error] * 1000 if error else []
+                setattr(self.run if which == "answer" else engine, which, each if which == "attach_errors" else error)
             case "clean_away":
                 del engine.live[RUN]
                 self.run.break_connections()  # type: ignore[union-attr]
@@ -153,23 +179,35 @@ class Teller:
             lines = [row.line.value for row in app.screen.query(FormRow) if row.field.id == id]
             return lines[0] if lines and app.focused is not None else None
 
+        def line() -> str:
+            """The line of the form that has the cursor."""
+            row = app.focused and app.focused.parent
+            return row.field.id if isinstance(row, FormRow) else ""
+
         return {
+            "ascii": lambda: text_of(app).isascii(),
             "asked": lambda: self.run is not None and self.run.asked == requests(words),
             "at": lambda: type(app.screen).__name__ == words,
+            "checks": lambda: self.engine.checks == int(words),
+            "checks_closed": lambda: self.engine.checks_closed == int(words),
             "count": lambda: text_of(app).count(counted) == int(number),
             "cursor": lambda: str(app.screen.query_one(RankTable).cursor_rank) == words,
             "focus": lambda: app.screen.query_one(words).has_focus,
             "focused": lambda: app.focused is not None,
             "leave": lambda: type(app.screen).__name__ != words,
+            "kept": lambda: self.engine.settings == ({tuple(number.split(".")): counted} if words else {}),
+            "line": lambda: line() == words,
             "known": lambda: self.run is not None and run_screen(app).model.run == self.run.view,
             "launched": lambda: [one.name for one in self.engine.launched] == words.split(),
             "launches": lambda: len(self.engine.launched) == int(words),
             "left": lambda: not app.is_running,
-            "parting": lambda: (app.parting or "") == words,
+            "parting": lambda: " ".join((app.parting or "").split()) == words,
             "runs": lambda: list(self.engine.live) == words.split(),
             "runs_on": lambda: app.is_running,
             "saved": lambda: [f"{one.name} {path.name if path else 'new'}" for one, path in self.engine.saved] == saved,
             "theme": lambda: app.theme == words,
+            "trusted": lambda: [one.name for one in self.engine.trusted] == words.split(),
+            "typed": lambda: [one.value for one in app.screen.query(Input)] == [words],
             "unwatched": lambda: self.run is not None and not self.run.subscribers,
             "value": lambda: text_in(number) == counted,
             "watched": lambda: self.run is not None and bool(self.run.subscribers),
