@@ -32,14 +32,7 @@ from engine.linux.locks import is_locked
 from engine.runs.lock import is_taken
 from engine.runs.log_order import OrderIndex
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import (
-    Submitted,
-    host_elsewhere,
-    is_in_job,
-    read_results,
-    read_submitted,
-    refuse_elsewhere,
-)
+from engine.runs.record import Submitted, host_elsewhere, is_in_job, read_results, read_submitted, refuse_elsewhere
 
 MAX_STARTS, START_WINDOW = 8, 60.0  # a client starts at most 8 supervisors in 60 seconds, in case each crashes
 

@@ -231,6 +231,14 @@ def child_of(node: Node, rank: int = 0) -> int:
     return int(lines[0].split()[1])
 
 
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def open_files(pid: int) -> list[str]:
     """What a process has open."""
     names = []

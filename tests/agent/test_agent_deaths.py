@@ -8,7 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, listens, open_files, sockets
+from tests.agent.driver import (
+    FOR_EVER,
+    STUBBORN,
+    Node,
+    child_of,
+    child_program,
+    command_of,
+    listens,
+    open_files,
+    sockets,
+)
 from tests.support import PATIENCE, ROOT, entries, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
 
 
@@ -55,14 +65,6 @@ def test_a_newcomer_learns_the_sizes_of_files_that_no_longer_grow(node):
     again.expect("grew", sizes=[[0, 123, 0, 0]])
 
 
-def test_on_disconnect_stop_ends_the_ranks_and_then_the_agent(node):
-    bridge, hello = node.connect(on_disconnect="stop")
-    (pid,) = node.spawn(bridge, FOR_EVER)
-    bridge.hang_up()
-    wait_gone(pid, hello["pid"], hello["warden"])
-    assert sockets() == []
-
-
 def test_a_lease_that_is_over_ends_the_ranks_and_then_the_agent(node):
     bridge, hello = node.connect(lease=0.3, stop_ladder=[["SIGTERM", 0.2], ["SIGKILL", 5]])
     (pid,) = node.spawn(bridge, STUBBORN)
@@ -76,6 +78,7 @@ def test_ranks_rejoin_on_a_node_whose_agent_has_left(node):
     (pid,) = node.spawn(bridge, FOR_EVER)
     bridge.hang_up()
     wait_gone(pid, hello["pid"], hello["warden"])
+    assert sockets() == []
     again, second = node.connect()
     assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, -signal.SIGINT)]
     (pid,) = node.spawn(again, FOR_EVER, generation=1)
@@ -401,13 +404,6 @@ def test_a_store_is_started_without_a_template_that_dies_with_its_job(node, work
     bridge.settle()  # the job was handed over
     kill_hard(template)
     assert listens(bridge.expect("store", attempt=1)["port"])
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_close_leaves_no_process_no_socket_and_no_lock(node, home):

@@ -3,11 +3,10 @@
 import contextlib
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.agent.driver import FOR_EVER
+from tests.agent.driver import FOR_EVER, command_of
 from tests.support import PATIENCE, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
@@ -19,19 +18,12 @@ def stop(*pids: int) -> None:
 
 
 def pid_of_store(node) -> int:
-    return wait_until(lambda: next((one for one in children(node) if b"sleep" in command(one)), 0), what="a store")
+    return wait_until(lambda: next((one for one in children(node) if b"sleep" in command_of(one)), 0), what="a store")
 
 
 def children(node) -> list[int]:
     (agent,) = node.agents
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and parent_of(int(name)) == agent]
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_store_and_warden_that_are_stopped_are_ended_and_the_rank_goes_on(node):

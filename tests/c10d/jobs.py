@@ -11,24 +11,7 @@ from tests.warm_ranks import Done
 
 IMPORTS = entries("c10d/jobs", "imports")
 
-MEETS = {
-    "mpi": """
-def start():
-    dist.init_process_group("mpi", timeout=timedelta(seconds=LONGEST))
-
-
-def start_beside_gloo():
-    store = f"file://{sys.argv[1]}/store"
-    dist.init_process_group("cpu:mpi", init_method=store, rank=rank, world_size=world)
-""",
-    "ucc": """
-def start():
-    dist.init_process_group("ucc", timeout=timedelta(seconds=LONGEST))
-
-
-start_beside_gloo = start
-""",
-}
+MEETS = entries("c10d/jobs", "meets")
 """How the ranks of each backend meet."""
 
 WORDS = entries("c10d/jobs", "words")

@@ -123,16 +123,10 @@ def test_a_script_may_end_without_destroying_its_groups(job: Job) -> None:
 
 
 def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
-    done = job(
-        3,
-        entries("c10d/job", "monitored_barrier_names_who_is_missing"),
-    )
+    done = job(3, entries("c10d/job", "monitored_barrier_names_who_is_missing"))
     assert "the timeout of 1 s is over: ranks 1, 2 have not called it" in said(done, 0)[0]
 
 
 def test_abort_frees_whoever_waits(job: Job) -> None:
-    done = job(
-        2,
-        entries("c10d/job", "abort_frees_whoever_waits"),
-    )
+    done = job(2, entries("c10d/job", "abort_frees_whoever_waits"))
     assert "was aborted" in said(done, 0)[0]

@@ -19,10 +19,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: Job) -> None:
-    done = job(
-        3,
-        entries("c10d/mpi_job", "groups_have_members_only_and_may_be_made_by_threads_in_any_order"),
-    )
+    done = job(3, entries("c10d/mpi_job", "groups_have_members_only_and_may_be_made_by_threads_in_any_order"))
     check_all_well(done)
     assert [line.split()[:2] for line in said(done, 0)] == [["2", "2.0"]]
     assert said(done, 1) == []
@@ -62,10 +59,7 @@ def test_a_rank_that_torch_and_mpi_number_differently_is_refused(job: Job) -> No
 
 
 def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
-    done = job(
-        2,
-        entries("c10d/mpi_job", "a_group_can_be_destroyed_and_made_again"),
-    )
+    done = job(2, entries("c10d/mpi_job", "a_group_can_be_destroyed_and_made_again"))
     check_all_well(done)
     assert said(done, 0) == ["2"], (
         "threads of groups that are gone are gone: main, and the one that looks after the job"
@@ -73,19 +67,13 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
 
 
 def test_a_data_loader_that_forks_leaves_mpi_alone(job: Job) -> None:
-    done = job(
-        2,
-        entries("c10d/mpi_job", "a_data_loader_that_forks_leaves_mpi_alone"),
-    )
+    done = job(2, entries("c10d/mpi_job", "a_data_loader_that_forks_leaves_mpi_alone"))
     check_all_well(done)
     assert "forked from a rank" in said(done, 0)[0]
 
 
 def test_tensors_of_a_gpu_go_through_the_memory_of_the_host(job: Job, real_gpus: int) -> None:
-    done = job(
-        2,
-        entries("c10d/mpi_job", "tensors_of_a_gpu_go_through_the_memory_of_the_host"),
-    )
+    done = job(2, entries("c10d/mpi_job", "tensors_of_a_gpu_go_through_the_memory_of_the_host"))
     check_all_well(done)
     assert said(done, 0) == said(done, 1) == ["cuda [6.0]"]
 

@@ -6,12 +6,9 @@ import subprocess
 import pytest
 
 from engine.core.plan.secrets import HIDDEN
+from tests.support import entries
 
-TRAIN = """
-import sys, rankdeck
-for step in range(1, 4):
-    rankdeck.log(step=step, loss=float(sys.argv[1]) / step, accuracy=0.5)
-"""
+TRAIN = entries("e2e/compare", "train")
 
 IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
 

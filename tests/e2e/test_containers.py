@@ -93,11 +93,3 @@ def test_check_looks_inside_the_container(rankdeck, write_script, write_profile,
     trouble = checked(rankdeck, write_profile({"name": "linear"}, launch=launch, name="wrong"))["localhost", "python"]
     assert trouble["state"] == "fail"
     assert trouble["text"].startswith("launch.wrap does not start python-inside there: ")
-
-
-def test_a_container_that_is_not_there_is_told_before_the_launch(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", "pass"), 1, launch={"wrap": ["nonesuch", "exec"]})
-    done = rankdeck("launch", profile)
-    assert done.returncode != 0
-    assert "there is no program 'nonesuch'" in done.stderr
-    assert "correct launch.wrap" in done.stderr

@@ -154,18 +154,6 @@ def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
     assert result(rankdeck, run) == unbroken(rankdeck, launch)
 
 
-def test_a_rank_that_is_stopped_is_killed_and_rejoins(rankdeck, launch):
-    run = launch()
-    before = pids(reached(rankdeck, run, 20))
-    rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
-    rankdeck("kill", run, "--rank", "1")
-    rankdeck.wait_state(run, "holding")
-    rankdeck("restart", run, "--failed")
-    after = reached(rankdeck, run, 30)
-    assert_kept(rankdeck, run, before, after, 0)
-    rankdeck("stop", run)
-
-
 @pytest.mark.parametrize("script", [STUCK, STUCK_LEAVING], ids=["in a collective", "as it leaves"])
 def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile, hold, script):
     """As when gloo misses that a connection has closed: the main thread waits for another for ever."""

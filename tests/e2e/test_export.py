@@ -24,12 +24,7 @@ def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_scri
     assert told == Counter((rank, step, step + 0.5) for rank in range(2) for step in range(60))
 
 
-WORK = """
-import time
-end = time.monotonic() + 300
-while time.monotonic() < end:
-    sum(range(10_000))
-"""
+WORK = entries("e2e/export", "work")
 
 
 def test_what_ranks_use_of_their_node_is_exported_and_is_no_result(rankdeck, write_script, write_profile):

@@ -84,13 +84,6 @@ def test_without_a_terminal_the_others_are_stopped_and_the_run_has_failed(rankde
     assert "asked for the run to stop" not in "".join(done.stderr.splitlines()[-6:])
 
 
-def test_a_person_who_stops_a_run_that_holds_finds_it_failed(rankdeck, raises):
-    assert rankdeck("run", "--cold", "--detach", "-n", "2", "--set", LADDER, *HOLD, raises).returncode == 0
-    rankdeck.wait_state("-", "holding")
-    assert "failed" in rankdeck("stop", "-").stdout
-    assert rankdeck.status()["state"] == "failed"
-
-
 @pytest.mark.parametrize("policy", [(), HOLD], ids=["stop", "hold"])
 def test_a_reader_that_leaves_the_pipe_leaves_no_run_behind(rankdeck, write_script, policy):
     endless = write_script("talk.py", "import time\nwhile True: print('line', flush=True); time.sleep(0.02)")
@@ -142,15 +135,7 @@ def test_grep_finds_what_ranks_wrote_to_stderr(rankdeck, raises):
     assert (done.stdout.splitlines()[-1], done.stderr) == ("[r1 localhost] ValueError: a bad rate", "")
 
 
-ODD = {
-    "closed stdin": ("exec <&-", ""),
-    "all closed but stderr": ("exec <&- >&-", ""),
-    "umask 0": ("umask 0", ""),
-    "an interface of other machines": (
-        "export GLOO_SOCKET_IFNAME=ib0",
-        "GLOO_SOCKET_IFNAME is 'ib0', and this machine has no such",
-    ),
-}
+ODD = entries("e2e/first_minutes", "odd")
 
 
 @pytest.mark.parametrize("surroundings", ODD)
@@ -184,12 +169,7 @@ def test_a_shell_script_runs_as_itself(rankdeck, write_script, is_executable):
     assert Path("said").read_text() == "rank 0 got --lr=1\n"
 
 
-ASKS = """
-name = input("name? ")
-print("hello", name)
-breakpoint()
-print("after")
-"""
+ASKS = entries("e2e/first_minutes", "asks")
 
 
 def test_a_rank_can_be_asked_and_debugged_in_a_terminal(rankdeck, write_script):

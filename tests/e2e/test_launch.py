@@ -84,12 +84,6 @@ def test_lines_are_printed_in_the_order_of_their_rank_and_none_is_missing(rankde
         assert mine == [f"[r{rank} localhost] {rank} {n}" for n in range(20000)]
 
 
-def test_nothing_of_a_run_is_left_when_launch_returns(rankdeck, write_script, write_profile):
-    rankdeck("launch", write_profile(write_script("hello.py", HELLO), ranks=2))
-    assert rankdeck.processes() == []
-    assert rankdeck.sockets() == []
-
-
 def test_a_launch_in_a_folder_with_a_hostile_name_works(rankdeck, weird_folder, write_profile, monkeypatch):
     """Spaces, quotes, a line feed, `$(…)`: in the home, the working directory, the script's path and its arguments."""
     home = weird_folder / "ho'me"
@@ -175,14 +169,6 @@ def test_exit_status_is_128_and_the_signal_for_a_rank_that_a_signal_ended(
     assert number.name in done.stderr
 
 
-def test_why_a_rank_failed_is_printed_with_its_traceback(rankdeck, write_script, write_profile):
-    how = "raise ValueError('the learning rate is a banana')"
-    profile = write_profile(
-        write_script("fail.py", fail_in_rank(1, how)), ranks=2, launch={"on_failure": "stop", **QUICK}
-    )
-    check_err(rankdeck("launch", profile), 1, "ValueError: the learning rate is a banana", "rank 1")
-
-
 @pytest.mark.parametrize(
     "words",
     [["lunch"], ["launch"], ["launch", "job", "--no-such"], ["launch", "no-such-profile"], ["launch", "./none.toml"],
@@ -202,14 +188,12 @@ def test_exit_status_is_2_for_a_word_that_is_wrong(rankdeck, words):
 def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
     sections, said, rankdeck, write_script, write_profile
 ):
-    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), **sections))
+    more = dict(sections)
+    recipe = {"script": str(write_script("hello.py", HELLO)), **more.pop("recipe", {})}
+    done = rankdeck("launch", write_profile(recipe, **more))
     check_err(done, 3, said)
     assert done.stdout == ""
     assert not (rankdeck.home / "runs").exists()
-
-
-def test_exit_status_is_3_for_a_script_that_does_not_exist(rankdeck, write_profile):
-    check_err(rankdeck("launch", write_profile("no_such_script.py")), 3, "no_such_script.py")
 
 
 def test_wait_gives_up_with_124(rankdeck, write_script, write_profile):
@@ -226,15 +210,7 @@ def test_wait_ends_with_the_status_of_the_run(rankdeck, write_script, write_prof
     assert done.returncode == 7
     assert json.loads(done.stdout) == {"run": run, "state": "failed", "exit": 7}
     assert rankdeck("wait", run).returncode == 7
-
-
-def test_the_exit_status_of_a_stopped_run_is_not_0(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
-    rankdeck("stop", run)
-    done = rankdeck("wait", run, "--json")
-    assert done.returncode != 0
-    assert json.loads(done.stdout)["state"] == "stopped"
+    assert [rank["state"] for rank in rankdeck.status(run)["ranks"]] == ["stopped", "failed"]
 
 
 SLOW_TO_END = entries("e2e/launch", "slow_to_end")
@@ -250,8 +226,9 @@ def test_stop_returns_when_the_run_has_ended_or_at_once_if_asked(rankdeck, write
     with rankdeck.start("stop", run) as stopping:
         (work / "finish").touch()
         assert stopping.wait(PATIENCE) == 0
-    assert rankdeck.status(run)["state"] == "stopped"
-    assert rankdeck("stop", run).returncode == 0, "it has ended"
+    done = rankdeck("wait", run, "--json")
+    assert (done.returncode != 0, json.loads(done.stdout)["state"]) == (True, "stopped")
+    check_out(rankdeck("stop", run), 0, "ended already")
 
 
 # --- detached
@@ -376,11 +353,7 @@ def test_ctrl_c_in_a_terminal_asks_and_d_detaches(rankdeck, following):
     rankdeck.wait_state("-", "running")
 
 
-TALKS = """import itertools, time
-for number in itertools.count():
-    print(f"line {number}.", flush=True)
-    time.sleep(0.02)
-"""
+TALKS = entries("e2e/launch", "talks")
 
 
 def test_no_output_comes_between_ctrl_c_s_question_and_its_answer(rankdeck, write_script, write_profile):
@@ -527,10 +500,3 @@ def test_words_before_a_rank_are_run_with_its_numbers(rankdeck, write_script, wr
     assert [rankdeck.log(run.name, rank) for rank in range(2)] == [
         b"%s/rank%d\n" % (bytes(run), rank) for rank in range(2)
     ]
-
-
-def test_a_program_before_ranks_that_is_not_there_is_told_before_the_launch(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", "pass"), 1, rank={"wrap": ["nonesuch", "-x"]})
-    done = rankdeck("launch", profile)
-    assert done.returncode != 0
-    assert "there is no program 'nonesuch'" in done.stderr

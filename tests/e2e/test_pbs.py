@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_pbs import FakePbs, fake_pbs, fake_pbs_nodes
-from tests.support import Deck, complete_lines, entries, is_alive, kill_hard, wait_until
+from tests.support import Deck, complete_lines, entries, from_table, is_alive, kill_hard, wait_until
 
 __all__ = ["fake_pbs", "fake_pbs_nodes"]  # fixtures
 
@@ -93,22 +93,12 @@ def test_check_asks_every_node(job: FakePbs, rankdeck: Deck, write_script: Write
     assert "nodeb" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("nodes", "without", "words"),
-    [
-        (("nodea", "down1"), "", "PBS starts no task there: TM_SUCCESS 17002 the state of the node: pbsnodes down1"),
-        (
-            ("nodea",),
-            "PBS_ENVIRONMENT",
-            "rankdeck does not run in a PBS job here start rankdeck inside qsub -I or a job",
-        ),
-    ],
-)
+@from_table
 def test_why_there_is_no_task_is_told(
-    job: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile,
-    monkeypatch: pytest.MonkeyPatch, nodes: tuple[str, ...], without: str, words: str,
+    nodes: list[str], without: str, words: str, job: FakePbs, rankdeck: Deck, write_script: WriteScript,
+    write_profile: WriteProfile, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    job.nodes = nodes
+    job.nodes = tuple(nodes)
     job.job()
     monkeypatch.delenv(without, raising=False)
     profile = write_profile(write_script("count.py", COUNT), 2, layout={"pbs": "current", "transport": "pbs"})

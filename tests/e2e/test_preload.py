@@ -7,12 +7,7 @@ import pytest
 from tests.support import Deck, entries, parent_of, wait_until
 
 SHARED = "import os\nWHO = os.getpid()\nos.environ['FROM_IMPORT'] = 'yes'\n"
-REPORT = """
-import os, sys, torch
-kept = [name for name in ("shared", "threads", "ends", "reads") if name in sys.modules]
-import shared
-print("up", os.environ["RANK"], shared.WHO, os.environ.get("FROM_IMPORT"), *kept, flush=True)
-"""
+REPORT = entries("e2e/preload", "report")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pexpect
 import pytest
 
 import engine.commands.cli
-from tests.support import COMMAND, PATIENCE, from_table, run_program, verbs
+from tests.support import COMMAND, PATIENCE, entries, from_table, run_program, verbs
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -263,22 +263,14 @@ def test_the_completion_script_is_valid_bash(inside):
     assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=PATIENCE, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        ("rankdeck laun", {"launch"}),
-        ("rankdeck launch quick", {"quickstart"}),
-        ("rankdeck stop mine", {"mine-abcd"}),
-        ("rankdeck env u", {"ucc"}),
-    ],
-)
-def test_completion_knows_verbs_profiles_and_runs(rankdeck, words, wanted):
+@from_table
+def test_completion_knows_verbs_profiles_and_runs(words, wanted, rankdeck):
     folder = rankdeck.home / "runs" / "mine-abcd"
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text("{}")
     env = {"_RANKDECK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     said = rankdeck(env=env)
-    assert {line.partition(",")[2] for line in said.stdout.splitlines()} == wanted
+    assert {line.partition(",")[2] for line in said.stdout.splitlines()} == {wanted}
 
 
 @pytest.mark.parametrize("name", ["a b", "$(touch pwned)", "`touch pwned`", "it's", "*", "a;touch pwned"])
@@ -295,18 +287,7 @@ def test_bash_inserts_the_name_of_a_file_as_one_word_that_runs_nothing(rankdeck,
     assert not (work / "pwned").exists()
 
 
-SHELLS = {
-    "zsh": (
-        ["-f", "-i"],
-        "unsetopt prompt_cr prompt_sp list_beep; PROMPT='READY''> '; autoload -U compinit; compinit -u -D; "
-        "source {completion}; rankdeck() {{ printf '<%s>' \"$@\"; print END }}",
-    ),
-    "fish": (
-        ["--no-config", "--private"],
-        "source {completion}; function rankdeck; printf '<%s>' $argv; echo END; end; "
-        "function fish_prompt; printf READY'> '; end",
-    ),
-}
+SHELLS = entries("e2e/profiles_cli", "shells")
 """Of each shell, its options, and a line that prepares it: `rankdeck` prints its arguments, and its completion asks the program."""
 
 

@@ -4,11 +4,7 @@ import sys
 
 from tests.support import check_out, entries
 
-SAY = """
-import os, sys
-print(os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:])
-sys.exit(7 if sys.argv[1:] == ["fail"] else 0)
-"""
+SAY = entries("e2e/program", "say")
 
 
 def test_a_script_runs_without_a_profile_and_gets_every_word_behind_it(rankdeck, write_script):

@@ -14,13 +14,9 @@ from msgspec.structs import replace
 from engine.core.sweeps.queue import MOST_TRIES, Queue
 from engine.runs.paths import runs_folder
 from engine.runs.queue.file import change_queue, queue_file, read_queue
-from tests.support import Deck, check_err, kill_hard, processes_with, wait_gone, wait_until
+from tests.support import Deck, check_err, entries, kill_hard, processes_with, wait_gone, wait_until
 
-NOTE = """
-import os, sys
-with open("starts", "a") as file:
-    file.write(os.environ["RANK"] + sys.argv[-1] + "\\n")
-"""
+NOTE = entries("e2e/queue", "note")
 BROKEN = "import os, sys\nif 'start-queued' in sys.orig_argv and sys.orig_argv[-1].isdecimal():\n    os._exit(3)\n"
 WAIT = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n"
 

@@ -42,13 +42,6 @@ def events(rankdeck: Deck, run: str, name: str) -> list[dict[str, Any]]:
 # --- on_failure
 
 
-def test_hold_leaves_the_others_as_they_are(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=3))
-    status = rankdeck.wait_state(run, "holding")
-    assert [rank["state"] for rank in status["ranks"]] == ["running", "failed", "running"]
-    assert all(is_alive(status["ranks"][rank]["pid"]) for rank in (0, 2))
-
-
 def test_a_run_that_holds_for_too_long_ends(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"hold_for": 1}))
     status = rankdeck.wait_state(run, "failed")
@@ -64,13 +57,6 @@ def test_wait_returns_when_a_run_holds(rankdeck, write_script, write_profile):
     assert done.returncode == 5
 
 
-def test_stop_ends_all_ranks_when_one_fails(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=3, launch={"on_failure": "stop"})
-    run = rankdeck.launch(profile)
-    status = rankdeck.wait_state(run, "failed")
-    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "failed", "stopped"]
-
-
 def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write_profile):
     profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=3, launch={"on_failure": "restart"})
     run = rankdeck.launch(profile)
@@ -81,15 +67,6 @@ def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write
         assert rankdeck.log(run, rank, attempt=1) == b"attempt 1\n"
     assert rankdeck("logs", run, "--rank", "2", "--attempt", "0", "--split").stdout == "attempt 0\n"
     assert rankdeck("logs", run, "--rank", "2").stdout == "attempt 1\n"
-
-
-def test_a_following_launch_prints_every_attempt(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"on_failure": "restart"})
-    done = rankdeck("launch", profile)
-    assert done.returncode == 0, done.stderr
-    for rank in range(2):
-        for attempt in range(2):
-            assert f"[r{rank} localhost] attempt {attempt}\n" in done.stdout
 
 
 def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(rankdeck, write_script, write_profile):
@@ -173,14 +150,6 @@ def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
     first, second = events(rankdeck, run, "StoreOpened")
     assert (first["attempt"], second["attempt"]) == (0, 1)
     assert (rankdeck.folder(run) / "attempt_0" / "store.log").exists()
-
-
-def test_failed_says_why_all_ranks_start_again(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
-    rankdeck.wait_state(run, "holding")
-    done = rankdeck("restart", run, "--failed")
-    check_out(done, 0, "start attempt 1 of all 2 ranks (no rejoin: the script does not use rankdeck.elastic")
-    rankdeck.wait_state(run, "succeeded")
 
 
 @pytest.mark.parametrize("how", ["succeeded", "failed", "stopped"])
@@ -296,14 +265,6 @@ def test_a_stop_during_the_start_ends_the_run(rankdeck, write_script, write_prof
     wait_until(lambda: rankdeck.processes() == [])
 
 
-def test_stop_twice_and_stop_of_what_has_ended_are_harmless(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
-    assert rankdeck("stop", run).returncode == rankdeck("stop", run).returncode == 0
-    rankdeck.wait_state(run, "stopped")
-    check_out(rankdeck("stop", run), 0, "ended already")
-
-
 @pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("SIGTERM", 15), ("6", 6), ("usr1", 10)])
 def test_kill_sends_a_signal_to_one_rank(rankdeck, write_script, write_profile, name, number):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=3))
@@ -345,17 +306,6 @@ def test_kill_of_a_rank_that_has_ended_alone_is_refused(rankdeck, write_script, 
     rankdeck.wait_state(run, "holding")
     check_err(rankdeck("kill", run, "--rank", "0"), 1, "rank 0 has ended already")
     rankdeck("stop", run, "--now")
-
-
-def test_a_rank_that_is_stopped_by_sigstop_goes_on_with_sigcont(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
-    rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
-    rankdeck("kill", run, "--rank", "0", "--signal", "CONT")
-    rankdeck.wait_state(run, "running")
-    rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
-    rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
 
 
 # --- clean

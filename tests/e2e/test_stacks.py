@@ -113,6 +113,7 @@ def test_a_stopped_rank_does_not_say_what_it_is_at(rankdeck, write_script, write
     rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
     wait = wait_sentence(rankdeck, run, "ranks 0, 2 wait in all_reduce #3 of default_pg (9 x float32) for ")
     assert wait["sentence"].endswith("; rank 1 does not report its collectives")
+    told(rankdeck, run, "rank 1: no stack: it does not answer; it may be stopped")
     rankdeck("kill", run, "--rank", "1", "--signal", "CONT")
     rankdeck("stop", run, "--now")
 
@@ -123,12 +124,3 @@ def test_a_rank_that_was_executed_has_stacks_where_it_imports_rankdeck(rankdeck,
     up(rankdeck, run, 1)
     told(rankdeck, run, "in nap (nap.py" if imports else "no stack: it has no handler")
     rankdeck.wait_state(run, "running")
-
-
-def test_a_stopped_rank_is_told_and_the_others_are_shown(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("nap.py", PLAIN), ranks=2, launch={"warm": True}))
-    up(rankdeck, run, 2)
-    rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
-    said = told(rankdeck, run, "rank 0: in nap")
-    assert "rank 1: no stack: it does not answer; it may be stopped" in said
-    rankdeck("kill", run, "--rank", "1", "--signal", "CONT")

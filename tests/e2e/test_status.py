@@ -12,19 +12,7 @@ import pytest
 from tests.support import check_err, check_out, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
-RANK_KEYS = [
-    "rank",
-    "node",
-    "local_rank",
-    "pid",
-    "state",
-    "exit",
-    "attempt",
-    "generation",
-    "step",
-    "loss",
-    "throughput",
-]
+RANK_KEYS = "rank node local_rank pid state exit attempt generation step loss throughput".split()
 
 
 def gate(before: str = "", after: str = "") -> str:
@@ -85,7 +73,7 @@ def test_status_tells_how_ranks_ended(rankdeck, write_script, write_profile):
         ("failed", -9),
         ("running", None),
     ]
-    rankdeck("stop", run)
+    assert "failed" in rankdeck("stop", run).stdout
     status = rankdeck.wait_state(run, "failed")
     assert status["ranks"][3]["state"] == "stopped"
 
@@ -140,6 +128,7 @@ def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_scr
     before = rankdeck.status()
     assert before["state"] == "succeeded"
     assert rankdeck.processes() == []
+    assert rankdeck.sockets() == []
     assert rankdeck.status() == before
 
 

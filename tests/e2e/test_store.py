@@ -15,18 +15,7 @@ def launched(rankdeck: Deck, write_script, write_profile, **launch) -> str:
     return rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "hold", **launch}))
 
 
-WITHOUT_AGENT = """
-import sys
-at = sys.argv.index("-c")
-program, sys.argv = sys.argv[at + 1], ["-c", *sys.argv[at + 2:]]
-if "engine.node.agent" in program:
-    sys.path.append(sys.argv[1])
-    from engine.node.agent.loop import Agent
-    def run(*_, **__):
-        raise RuntimeError("no room")
-    Agent.run = run
-exec(program)
-"""
+WITHOUT_AGENT = entries("e2e/store", "without_agent")
 """A Python whose agents fail at once."""
 
 

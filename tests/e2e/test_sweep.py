@@ -2,17 +2,9 @@
 
 import json
 
-from tests.support import check_err
+from tests.support import check_err, entries
 
-TRAIN = """
-import argparse, sys
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, default=1.0)
-lr = parser.parse_args().lr
-for step in range(1, 4):
-    print(f"step {step}/3 loss {lr / step} acc {lr * step}", flush=True)
-sys.exit(lr == 7)
-"""
+TRAIN = entries("e2e/sweep", "train")
 
 
 def test_a_sweep_shows_what_would_run_and_starts_nothing(rankdeck, write_script, write_profile):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import COMMAND, Deck
+from tests.support import COMMAND, Deck, entries
 from tests.tmux import Terminal
 from tests.tui.terminal import Pty
 
@@ -20,12 +20,7 @@ if shutil.which("tmux") is None:
 
 pytestmark = pytest.mark.slow
 
-STEPS = """
-import itertools, time
-for step in itertools.count(1):
-    print(f"step {step} loss {1 / step:.4f}", flush=True)
-    time.sleep(0.1)
-"""
+STEPS = entries("e2e/terminals", "steps")
 
 
 @pytest.fixture

@@ -16,23 +16,10 @@ import pytest
 
 from engine.linux.processes import MARK
 from engine.runs.templates import templates
-from tests.support import LIGHT, Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
+from tests.support import LIGHT, Deck, entries, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
-TORCH = """
-import os, time, types
-while os.path.exists(os.path.dirname(__file__) + "/../wait"): time.sleep(0.01)
-__version__ = "2.9.0"
-cuda = types.SimpleNamespace(is_initialized=lambda: False, _is_in_bad_fork=lambda: False)
-default_generator = types.SimpleNamespace(seed=lambda: 0)
-_import_device_backends = None
-READ = os.environ.get("READ_AT_IMPORT")
-"""
-SAY = """
-import os, sys, time, torch
-print("up", os.getpid(), os.getppid(), os.environ.get("LR"), torch.READ, flush=True)
-while os.path.exists("hold"): time.sleep(0.01)
-sys.exit(3 if os.environ["RANK"] == "1" and "fail" in sys.argv else 0)
-"""
+TORCH = entries("e2e/user_template", "torch")
+SAY = entries("e2e/user_template", "say")
 
 
 class Lab:

@@ -27,18 +27,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, source / name)
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        str(built),
-        ".",
-    ]
+    words = "-m pip wheel --no-deps --no-build-isolation --no-index -w".split()
+    argv = [sys.executable, *words, str(built), "."]
     done = subprocess.run(argv, cwd=source, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = built.glob("rankdeck-*.whl")

@@ -457,14 +457,7 @@ def break_supervisors(tmp_path, monkeypatch) -> Callable[[str], None]:
 def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
     rankdeck, write_script, write_profile, break_supervisors
 ):
-    break_supervisors("""
-    usual = imports.ImportWatch.look
-    def look(self, now):
-        if sys._getframe(1).f_code.co_name == "_finish":
-            raise KeyError("defect")
-        return usual(self, now)
-    imports.ImportWatch.look = look
-""")
+    break_supervisors(entries("faults/faults", "a_defect_after_the_end_of_a_run_starts_no_other_supervisor"))
     run = rankdeck.launch(write_profile(write_script("ends.py", "print('up')")))
     assert rankdeck("wait", run).returncode == 0
     wait_until(lambda: rankdeck.processes() == [])

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from engine.supervisor.lifetime import guard_process
-from tests.support import COMMAND, is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
+from tests.support import COMMAND, entries, is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
 FAILS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.02)\nos.remove('fail')\nsys.exit(1)\n"
@@ -42,26 +42,7 @@ def run(rankdeck, write_script, write_profile) -> str:
     return run
 
 
-def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run):
-    supervisor = current(rankdeck, run)
-    for _ in range(2):
-        guard_of(rankdeck, supervisor)
-        kill_hard(supervisor)
-        supervisor = next_supervisor(rankdeck, run, supervisor)
-    guard_of(rankdeck, supervisor)
-
-
-SAVES = """
-import os, signal, sys, time
-def save(*_):
-    with open("ckpt/step_3.pt", "w") as file:
-        while not os.path.exists("go"): file.write("x"); file.flush(); time.sleep(0.05)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("step 3", flush=True)
-print("up", flush=True)
-while True: time.sleep(0.1)
-"""
+SAVES = entries("faults/guard", "saves")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -173,13 +154,6 @@ def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
     wait_gone(bridge)
     kill_hard(rankdeck.pids(run)[0])
     rankdeck.wait_status(run, lambda status: status["ranks"][0]["exit"] == -signal.SIGKILL)
-
-
-def test_the_guard_ends_with_the_run_and_starts_nothing(rankdeck, run):
-    guard_of(rankdeck, current(rankdeck, run))
-    rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
-    wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 
 
 def test_supervisors_that_die_at_once_are_started_ever_more_slowly(rankdeck, run):

@@ -17,12 +17,7 @@ from tests.support import LIGHT, ROOT, Deck, FakeBusctl, entries, fake_systemd, 
 ENDLESS = entries("slurm/ends", "endless")
 """Rank 0 has a whole checkpoint of step 2, and writes another one from SIGTERM on, until it is killed."""
 
-COUNTS = """
-import rankdeck, time
-for step in range(1, 100_000):
-    rankdeck.log(step=step, loss=1 / step)
-    time.sleep(0.02)
-"""
+COUNTS = entries("faults/logout", "counts")
 
 
 @pytest.fixture

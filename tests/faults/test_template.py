@@ -7,21 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
+from tests.support import Deck, entries, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
-GATE = """
-import os, sys, time
-print("up", flush=True)
-while not os.path.exists("finish"): time.sleep(0.01)
-sys.exit(3 if os.environ["RANK"] == "1" and len(sys.argv) > 1 else 0)
-"""
-STAND_INS = {
-    "sleeps": "import time\ntime.sleep(3600)",
-    "is missing": "raise ImportError('no torch here')",
-    "fails": "raise OSError('libsomething.so: cannot open shared object file')",
-    "starts a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
-    "ends the process": "import os\nos._exit(1)",
-}
+GATE = entries("faults/template", "gate")
+STAND_INS = entries("faults/template", "stand_ins")
 
 
 @pytest.fixture

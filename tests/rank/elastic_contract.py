@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rankdeck.elastic._replacement import MAKES_WAY
 from tests.rank.elastic_ranks import Ranks
-from tests.support import wait_until
+from tests.support import entries, wait_until
 
 WORLD, STEPS = 3, 7
 PHASES = ("init", "forward", "backward", "collective", "step", "counted", "last")  # in which each script is killed
@@ -17,79 +17,13 @@ LONGEST = 120.0  # seconds that a case may take on an idle machine
 
 PROGRAM = str(Path(__file__).with_name("elastic_program.py"))
 
-SCRIPTS: dict[str, dict[str, Any]] = {
-    "SGD": {},
-    "momentum": {"settings": {"momentum": 0.9}},
-    "Adam": {"optimizer": "Adam"},
-    "AdamW, amsgrad": {"optimizer": "AdamW", "settings": {"amsgrad": True}},
-    "Adagrad": {"optimizer": "Adagrad"},
-    "RMSprop": {"optimizer": "RMSprop", "settings": {"centered": True}},
-    "NAdam in bfloat16": {"optimizer": "NAdam", "dtype": "bfloat16"},
-    "RAdam in bfloat16": {"optimizer": "RAdam", "dtype": "bfloat16"},
-    "float64": {"optimizer": "Adam", "dtype": "float64"},
-    "StepLR": {"schedule": ["StepLR", {"step_size": 2}]},
-    "a rate that the script sets": {"optimizer": "Adam", "rate": True, "barrier": True, "eval": True},
-    "OneCycleLR": {"optimizer": "Adam", "schedule": ["OneCycleLR", {"max_lr": 0.1, "total_steps": 9}]},
-    "ReduceLROnPlateau": {"schedule": ["ReduceLROnPlateau", {"patience": 1}]},
-    "AveragedModel": {"parts": ["average"]},
-    "an average of its own": {"parts": ["shadow"]},
-    "a scaler": {"parts": ["scaler"]},
-    "a sampler": {"parts": ["sampler"]},
-    "dropout": {"dropout": True},
-    "accumulation": {"accumulate": 3},
-    "accumulation without sync": {"accumulate": 3, "no_sync": True},
-    "BatchNorm": {"norm": "batch", "eval": True},
-    "BatchNorm and commit": {"norm": "batch", "commit": 2},
-    "LayerNorm": {"norm": "layer"},
-    "static_graph": {"static": True},
-    "find_unused_parameters": {"unused": True},
-    "compile": {"compile": True},
-    "a sub-group": {"group": True, "barrier": True},
-    "DCP": {"save": True},
-    "dict subclasses": {"parts": ["counter", "grouped", "ordered", "metadata"]},
-    "lists, sets and numbers": {"parts": ["losses", "window", "names", "seen"]},
-    "tensors": {"parts": ["tensor", "tensors"]},
-    "tensors and commit": {"parts": ["tensor", "tensors", "losses"], "commit": 1},
-    "commit of each third step": {"optimizer": "Adam", "commit": 3, "schedule": ["StepLR", {"step_size": 2}]},
-    "a buffer that is not saved": {"buffer": "lost"},
-    "a buffer that is saved": {"buffer": "kept"},
-    "a stream": {"stream": True, "optimizer": "Adam"},
-    "a stream and a tensor": {"stream": True, "parts": ["tensor"]},
-    "a stream and commit": {"stream": True, "parts": ["tensor"], "commit": 1},
-    "a thread makes a collective": {"thread": True},
-    "counted first, without parts": {"counts": "first"},
-    "counted first, and commit": {"counts": "first", "parts": ["losses"], "commit": 1},
-}
+SCRIPTS: dict[str, dict[str, Any]] = entries("rank/elastic_contract", "scripts")
 """What the options of a script are."""
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "counted before the scheduler": ({"counts": "first", "schedule": ["StepLR", {"step_size": 2}]}, "part 'schedule'"),
-    "counted before a list": ({"counts": "first", "parts": ["losses"]}, "part 'losses'"),
-    "counted passes": ({"accumulate": 2, "counts": "passes"}, "gradients part 'optimizer' has not used"),
-    "two optimizers with a collective between": ({"second": True}, "part 'second' has made a step"),
-    "BatchNorm, warmed in training": ({"norm": "batch", "warms_in_training": True}, "running statistics"),
-    "BatchNorm, warmed in training, and commit": (
-        {"norm": "batch", "warms_in_training": True, "commit": 1},
-        "running statistics",
-    ),
-    "a part that forgets": ({"parts": ["forgetful"]}, "part 'forgetful'"),
-    "a lock": ({"parts": ["lock"]}, "part 'lock'"),
-    "a function": ({"parts": ["callback"]}, "part 'callback'"),
-    "an open file": ({"parts": ["handle"]}, "part 'handle'"),
-    "an attribute set later": ({"attribute": True}, "no part 'later'"),
-    "two calls": ({"twice": True}, "can be called once"),
-}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = entries("rank/elastic_contract", "refused")
 """Scripts which can't be right after each kill, and what the ranks say then: they are right, or refuse, and never go on with a wrong state."""
 
-MORE_PHASES = {
-    "eval": ("eval",),
-    "barrier": ("barrier",),
-    "save": ("save",),
-    "commit": ("commit",),
-    "thread": ("thread",),
-    "second": ("between",),
-    "counts": ("tail",),
-}
+MORE_PHASES = entries("rank/elastic_contract", "more_phases")
 """By the option that makes them."""
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.rank.elastic_contract import REFUSED, SCRIPTS, Bench, Case, cases
+from tests.support import entries
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +27,7 @@ def test_a_state_is_right_after_a_kill(bench: Bench, script: str) -> None:
     assert verdict.word == "right" or lost, f"{kill}: {verdict.word}: {verdict.why}"
 
 
-KILLS = {
-    "counted before the scheduler": ("tail", 4),
-    "counted before a list": ("tail", 4),
-    "counted passes": ("forward", 5),
-    "two optimizers with a collective between": ("between", 4),
-    "BatchNorm, warmed in training": ("forward", 4),
-    "a part that forgets": ("forward", 4),
-}
+KILLS = entries("rank/elastic_contract", "kills")
 """A kill in each script that can be undisturbed: after it, the ranks can't be right."""
 
 

@@ -42,16 +42,7 @@ SITE = {name: entries("slurm/lab", name) for name in ("accounting", "accounts", 
 
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
 
-NODE = """
-hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs none "$4"
-name=$1 conf=$3; shift 4
-if [ $# -gt 0 ]; then  # a /tmp of its own, with the folders in it that the nodes share
-    mount --rbind /tmp /mnt; mount -t tmpfs -o mode=1777 none /tmp
-    for folder; do mkdir -p "$folder"; mount --rbind "/mnt${folder#/tmp}" "$folder"; done
-    umount -l /mnt
-fi
-exec setpriv --pdeathsig KILL slurmd -D -N "$name" -f "$conf"
-"""
+NODE = entries("slurm/lab", "node")
 
 LOGIN = """
 hostname login2; mount --bind "$1" /etc/hosts; mount -t tmpfs none "$XDG_RUNTIME_DIR"; shift; exec "$@"

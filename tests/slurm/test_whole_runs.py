@@ -99,11 +99,7 @@ def assert_watched_and_left(deck: Deck, run: str, **options: Any) -> None:
 
 
 def test_quickstart_by_salloc_is_killed_rejoins_is_left_and_stopped_and_the_job_has_no_step_then(
-    slurm: Slurm,
-    rankdeck: Deck,
-    write_script: WriteScript,
-    write_profile: WriteProfile,
-    allocation: dict[str, str],
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, allocation: dict[str, str]
 ) -> None:
     job = allocation["SLURM_JOB_ID"]
     profile = write_profile(unhurried(write_script, *ENDLESS), 2, launch={"warm": True}, layout={"slurm": "current"})

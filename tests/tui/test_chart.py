@@ -69,14 +69,9 @@ async def test_a_falling_curve_goes_from_the_upper_left_to_the_lower_right():
     async with app.run_test(size=(60, 12)) as pilot:
         shown = await drawn(pilot, app.chart)
         assert shown[0] == "loss  ⣤ rank 0"
-        assert [line.partition("┤")[0].strip() for line in shown if "┤" in line] == [
-            "3.00",
-            "2.50",
-            "2.00",
-            "1.50",
-            "1.00",
-            "0.500",
-        ]
+        assert [
+            line.partition("┤")[0].strip() for line in shown if "┤" in line
+        ] == "3.00 2.50 2.00 1.50 1.00 0.500".split()
         assert shown[1][8:20].strip()
         assert not shown[1][30:].strip()
         assert shown[9][50:].strip()

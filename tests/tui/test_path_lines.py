@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from tests.support import from_table, parse_profile
+from tests.support import entries, from_table, parse_profile
 from tests.tui.fake_engine import FakeEngine, entry
 from tests.tui.seen import after, showing, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -16,14 +16,7 @@ from tui.widgets.form_row import FormRow
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (
-        "src/train.py",
-        "src/deep/er/est/too/deep.py",
-        "src/eval.py",
-        "src/notes.txt",
-        ".venv/lib/x.py",
-        "[b] c.py",
-    ):
+    for name in entries("tui/path_lines", "folder"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

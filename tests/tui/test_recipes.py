@@ -15,7 +15,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.gate import Permit
 from engine.planning.recipes import find_recipe, names
-from tests.support import from_table, parse_profile
+from tests.support import entries, from_table, parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import after, showing, until, until_seen
 from tui.app import RankdeckApp
@@ -112,15 +112,7 @@ def test_every_argument_of_a_recipe_has_a_line_with_what_it_means(name: str):
 
 def test_a_recipe_says_what_it_shows_and_takes_and_where_it_can_not_run():
     text = " ".join(recipes_text(ALL, "shaped", 60, ascii=True).plain.split())
-    for words in (
-        "Shows every kind of parameter.",
-        "can't run on mpi: it has its own transport",
-        "ranks 2 or more",
-        "--steps steps in all (a whole number of 1 or more; steps; default 200; small 20)",
-        "--sync-batchnorm all ranks (yes or no; default no; small yes)",
-        "What it teaches, in two lines. And what goes wrong. one two Other recipes",
-        "Other recipes gpt A small GPT",
-    ):
+    for words in entries("tui/recipes", "a_recipe_says_what_it_shows_and_takes_and_where_it_can_not_run"):
         assert words in text
 
 

@@ -19,16 +19,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: Job) -> None:
-    done = job(
-        3,
-        entries("ucc/job", "groups_have_members_only_and_may_be_made_by_threads_in_any_order"),
-    )
+    done = job(3, entries("ucc/job", "groups_have_members_only_and_may_be_made_by_threads_in_any_order"))
     check_all_well(done)
-    assert [said(done, rank) for rank in range(3)] == [
-        ["2 2.0 ucc", "1"],
-        ["1"],
-        ["1 1.0 ucc", "2 2.0 ucc", "1"],
-    ], "all groups are teams of one context"
+    assert [said(done, rank) for rank in range(3)] == [["2 2.0 ucc", "1"], ["1"], ["1 1.0 ucc", "2 2.0 ucc", "1"]], (
+        "all groups are teams of one context"
+    )
 
 
 @pytest.mark.parametrize("name", ["cpu:ucc", "rankdeck_ucc", "ucc"])
@@ -50,47 +45,32 @@ def test_a_group_may_stand_beside_one_of_gloo(job: Job, name: str) -> None:
 
 
 def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_group_can_be_destroyed_and_made_again"),
-    )
+    done = job(2, entries("ucc/job", "a_group_can_be_destroyed_and_made_again"))
     check_all_well(done)
     assert said(done, 0) == ["1", "2"], "one context does; threads: main, and the one that looks after the groups"
 
 
 def test_tensors_are_let_go_of_when_their_collective_is_done(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "tensors_are_let_go_of_when_their_collective_is_done"),
-    )
+    done = job(2, entries("ucc/job", "tensors_are_let_go_of_when_their_collective_is_done"))
     check_all_well(done)
     assert said(done, 0) == said(done, 1) == ["[None, None]"] * 2
 
 
 def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
-    done = job(
-        3,
-        entries("ucc/job", "a_small_sum_has_the_same_bits_on_every_rank"),
-    )
+    done = job(3, entries("ucc/job", "a_small_sum_has_the_same_bits_on_every_rank"))
     check_all_well(done)
     assert [said(done, rank) for rank in range(3)] == [["same bits"]] * 3
 
 
 def test_messages_go_to_oneself_by_tag_and_whoever_comes_first(job: Job) -> None:
-    done = job(
-        3,
-        entries("ucc/job", "messages_go_to_oneself_by_tag_and_whoever_comes_first"),
-    )
+    done = job(3, entries("ucc/job", "messages_go_to_oneself_by_tag_and_whoever_comes_first"))
     check_all_well(done)
     tags = (2**27 - 4, 7, 7)
     assert said(done, 0) == [str([rank * 10 + tag % 9 for tag in tags for rank in (2, 1)]), "[1, 2]"]
 
 
 def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_data_loader_that_forks_leaves_ucc_alone"),
-    )
+    done = job(2, entries("ucc/job", "a_data_loader_that_forks_leaves_ucc_alone"))
     check_all_well(done)
     assert "forked from a rank" in said(done, 0)[0]
     assert said(done, 0)[1].startswith("RuntimeError: this process was forked from a rank, and can't be one itself")
@@ -139,10 +119,7 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
 
 
 def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_failure_inside_ucc_is_an_error_though_it_reports_success"),
-    )
+    done = job(2, entries("ucc/job", "a_failure_inside_ucc_is_an_error_though_it_reports_success"))
     for rank in range(2):
         assert "Operation is not supported" in said(done, rank)[0]
 
@@ -168,10 +145,7 @@ def test_a_rank_that_dies_is_named_to_those_who_wait_for_it(job: Job, end: str) 
 
 
 def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_rank_that_dies_in_the_middle_is_named_too"),
-    )
+    done = job(2, entries("ucc/job", "a_rank_that_dies_in_the_middle_is_named_too"))
     assert "all_reduce(4 x torch.float32, SUM) on rank 0" in said(done, 0)[0]
     assert "recv(1 x torch.float32, from rank 1, tag 0) on rank 0" in said(done, 0)[1]
     for line in said(done, 0):
@@ -180,8 +154,7 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
 
 def test_a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_it_has_sent(job: Job) -> None:
     done = job(
-        3,
-        entries("ucc/job", "a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_it_has_sent"),
+        3, entries("ucc/job", "a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_it_has_sent")
     )
     values, error = said(done, 0)
     assert values == "[2.0, 2.0, 2.0, 3.0, 3.0, 3.0]"
@@ -189,10 +162,7 @@ def test_a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_i
 
 
 def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "a_collective_that_hangs_inside_ucc_ends_at_the_deadline"),
-    )
+    done = job(2, entries("ucc/job", "a_collective_that_hangs_inside_ucc_ends_at_the_deadline"))
     assert "the timeout of 1 s is over" in said(done, 0)[0]
     assert said(done, 0)[1] == "1.0"
 
@@ -218,10 +188,7 @@ def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
 
 
 def test_the_store_ends_with_its_last_group(job: Job) -> None:
-    done = job(
-        2,
-        entries("ucc/job", "the_store_ends_with_its_last_group"),
-    )
+    done = job(2, entries("ucc/job", "the_store_ends_with_its_last_group"))
     assert said(done, 0) == said(done, 1) == ["refused"], done.stderr
 
 

@@ -15,14 +15,9 @@ from torch.utils.file_baton import FileBaton
 
 from engine.core.failures.stacks import RankStack, doings, fold, story
 from rankdeck._collectives import awaited_lock
-from tests.support import wait_until
+from tests.support import entries, wait_until
 
-HOLD = """
-import filelock, os, sys
-lock = filelock.FileLock(sys.argv[2])
-print(lock.acquire() if sys.argv[1] == "filelock" else os.open(sys.argv[2], os.O_CREAT | os.O_EXCL), flush=True)
-sys.stdin.read()
-"""
+HOLD = entries("unit/awaited_locks", "hold")
 """Holds a lock as filelock does, or as torch's FileBaton does."""
 
 

@@ -22,7 +22,7 @@ from engine.core.metrics.bench import (
 )
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
-from tests.support import from_table, parse_profile
+from tests.support import entries, from_table, parse_profile
 
 MIB = 1 << 20
 
@@ -109,31 +109,13 @@ MPI = Column("mpi", [result(4, 8, 12), result(MIB, 6900, 8000, busbw=0.152)])
 
 
 def test_backends_stand_beside_each_other_with_the_ratio_and_the_best_marked():
-    assert comparison([GLOO, MPI], 80) == [
-        "all_reduce, float32",
-        "                    gloo                             mpi",
-        "    size   median       p95     GB/s   median       p95     GB/s       x",
-        "     4 B   600 us    900 us    1.000  8.00 us*  12.0 us    1.000   75.00",
-        "   1 MiB  7.00 ms   7.70 ms    0.150  6.90 ms*  8.00 ms    0.152    1.01~",
-        "",
-        "barrier, float32",
-        "                    gloo                             mpi",
-        "    size   median       p95     GB/s   median       p95     GB/s       x",
-        "       -  50.0 us   60.0 us        -",
-        "",
-        "median and p95 are of the slowest rank, GB/s is bus bandwidth; * the lowest",
-        "median; x: times as fast as gloo; ~ within the noise",
-    ]
+    assert comparison([GLOO, MPI], 80) == entries(
+        "unit/bench", "backends_stand_beside_each_other_with_the_ratio_and_the_best_marked"
+    )
 
 
 def test_one_backend_alone_is_compared_with_nothing():
-    assert comparison([MPI], 80) == [
-        "all_reduce, float32",
-        "                    mpi",
-        "    size   median       p95     GB/s",
-        "     4 B  8.00 us   12.0 us    1.000",
-        "   1 MiB  6.90 ms   8.00 ms    0.152",
-    ]
+    assert comparison([MPI], 80) == entries("unit/bench", "one_backend_alone_is_compared_with_nothing")
 
 
 def test_nothing_measured_is_no_table():

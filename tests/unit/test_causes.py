@@ -18,7 +18,7 @@ import regex
 from engine.core.failures.known import Cause, Kind, causes, find, find_all, literals
 from engine.core.failures.launcher_log import read_log
 from engine.core.failures.verdict import Verdict, Witness, find_verdict
-from tests.support import from_table
+from tests.support import entries, from_table
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CASES: list[dict[str, Any]] = [
@@ -157,14 +157,7 @@ def test_another_backend_is_proposed_only_where_the_backend_is_nccl(words: str, 
 
 # --- hostile text ----------------------------------------------------------------------------------------------------
 
-BITS = (
-    *("Process name: [", "MPI_ABORT was invoked on rank 1 ", "usage: x\n ", "Watchdog caught collective operation timeout: "),
-    *("WorkNCCL(SeqNum=1, OpType=A", "Detected mismatch between collectives on ranks. Rank 0 is running collective: "),
-    *("CollectiveFingerPrint(OpType=A", "NCCL WARN ", "Last error:\n", "Ranks 1, ", "orte_init failed\n", "PMIX ERROR"),
-    *("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n= ", "was unable to launch the specified application ", "1, "),
-    *("process rank 1 with PID 1 on node x exited on ", "ssh: ", "a" * 7, " ", "\n", "\t", "=", "(", "[", "1", "\0", "é"),
-    *("DataLoader worker (pid(s) 1, ", "unable to write", "version 'GLIBC_2", "timeout 1", "Unable to find address for: "),
-)  # fmt: skip
+BITS = entries("unit/causes", "bits")
 
 
 @pytest.mark.parametrize("bit", BITS)

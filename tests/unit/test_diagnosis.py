@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.core.failures.diagnosis import explain, is_secondary, plain
 from engine.core.failures.text.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
 from engine.core.run.state import status_words
-from tests.support import from_table, rows
+from tests.support import entries, from_table, rows
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
 
@@ -64,33 +64,14 @@ def test_an_exception_that_blames_another_rank_is_secondary(message: str) -> Non
     assert is_secondary(traceback_of(message, rank=None))
 
 
-@pytest.mark.parametrize(
-    "tail",
-    [
-        b"node0: misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node1<4>\n",
-        b"[W1121 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Failed to recv, got 0 bytes\n",
-        b"W1121 12:00:00 elastic/multiprocessing/api.py:900] Sending process 4242 closing signal SIGTERM\n",
-    ],
-)
-def test_last_words_without_a_traceback_may_blame_another_rank_too(tail: bytes) -> None:
-    assert is_secondary(tail)
+@from_table
+def test_last_words_without_a_traceback_may_blame_another_rank_too(tail: str) -> None:
+    assert is_secondary(tail.encode())
 
 
-@pytest.mark.parametrize(
-    ("after", "headline"),
-    [
-        (b"", "rank 1 raised ValueError"),
-        (b"terminate called without an active exception\n", "rank 1 raised ValueError"),
-        (b"terminate called after throwing an instance of 'c10::Error'\n  what():  stack is broken\n", "SIGABRT"),
-        (
-            b"[rank1]:[E1121 12:00:00.1 ProcessGroupNCCL.cpp:633] [Rank 1] Watchdog caught collective operation timeout: "
-            b"WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600000 milliseconds before timing out.\n",
-            "SIGABRT",
-        ),
-    ],
-)
-def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(after: bytes, headline: str) -> None:
-    tail = traceback_of("ValueError: bad batch") + after
+@from_table
+def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(after: str, headline: str) -> None:
+    tail = traceback_of("ValueError: bad batch") + after.encode()
     assert headline in explain(1, -6, tail).headline
     assert explain(1, -6, after).headline == "rank 1 was killed by SIGABRT"
 
@@ -439,33 +420,7 @@ def test_a_warning_far_above_does_not_explain_an_exception() -> None:
 
 # --- hostile tails ---------------------------------------------------------------------------------------------------
 
-BITS = (
-    *(
-        "Traceback (most recent call last):\n",
-        "[rank0]: ",
-        '  File "x", line 1\n',
-        "SyntaxError: x\n",
-        "ValueError: ",
-        " ",
-    ),
-    *(
-        "\n",
-        "During handling of the above exception, another exception occurred:\n",
-        "  | ",
-        "  + Exception Group ",
-        "\r",
-    ),
-    *(
-        "Original Traceback (most recent call last):\n",
-        "what(): ",
-        "Exception ignored in: x\n",
-        "Exception ignored while calling deallocator <function A.__del__ at 0x7f1239e38670>:\n",
-        "unable to write ",
-        "\x1b[",
-    ),
-    *("/dev/shm", "Timed out after 1", "can't open file '", "frame #1: ", "[W1121 ", "Read error [", "\0", "é"),
-    *("Timed out initializing process group in store based barrier", "No module named ", "a.b", "9", "\t", "'"),
-)
+BITS = entries("unit/diagnosis", "bits")
 
 
 @pytest.mark.slow
@@ -502,16 +457,7 @@ def test_a_rank_that_a_user_has_killed_has_no_advice_beside_what_the_restart_key
 
 
 def test_frames_of_our_own_wrappers_are_left_out():
-    text = b"""Traceback (most recent call last):
-  File "/home/ann/train.py", line 3, in <module>
-    dist.init_process_group("gloo")
-  File "/runs/x/library/0a1b/rankdeck/_autoload.py", line 90, in joining
-    return original(*arguments, **named)
-           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/opt/torch/distributed/c10d_logger.py", line 81, in wrapper
-    return func(*args, **kwargs)
-ValueError: bad backend
-"""
+    text = entries("unit/diagnosis", "frames_of_our_own_wrappers_are_left_out").encode()
     shown = explain(0, 1, text).traceback
     assert "_autoload" not in shown
     assert "original(" not in shown

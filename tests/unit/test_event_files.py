@@ -7,6 +7,7 @@ import pytest
 
 from engine.runs.foreign import event_files
 from engine.runs.foreign.event_files import find_files, read_new
+from tests.support import entries
 
 RECORDED = Path(__file__).resolve().parent.parent / "data" / "event_files" / "tensorboard"
 
@@ -17,13 +18,7 @@ def test_files_of_the_ranks_are_found_and_no_others(tmp_path: Path) -> None:
         "lightning_logs/version_0/events.out.tfevents.1001.node.42.7.v2": 1,
         "events.out.tfevents.1002.node": 0,
     }
-    others = [
-        "runs/events.out.tfevents.1000.node.43.0",
-        "runs/events.out.tfevents.900.node.41.0",
-        "a/b/c/d/e/f/g/events.out.tfevents.1000.node.41.0",
-        ".hidden/events.out.tfevents.1000.node.41.0",
-        "tfevents",
-    ]
+    others = entries("unit/event_files", "files_of_the_ranks_are_found_and_no_others")
     for name in (*wanted, *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -31,12 +31,7 @@ GIB = 1 << 30
 
 
 def planned(
-    nodes: int = 2,
-    ranks: int = 2,
-    backend: str = "gloo",
-    *,
-    recipe: str = "script",
-    env: dict[str, str] | None = None,
+    nodes: int = 2, ranks: int = 2, backend: str = "gloo", *, recipe: str = "script", env: dict[str, str] | None = None
 ) -> LaunchPlan:
     """A launch on gpu1, gpu2, … of a script, a module or a recipe."""
     target = {"script": "/shared/train.py", "module": "pkg.train", "name": "gpt"}[recipe]
@@ -123,20 +118,10 @@ def test_an_interface_that_no_variable_names_is_found_by_the_way_to_the_head():
     assert "interface" not in {one.check for one in machine_findings(launch, launch.nodes[0], MACHINE)}
 
 
-@pytest.mark.parametrize(
-    ("value", "meant"),
-    [
-        ("eth", {"eth0", "eth1"}),
-        ("eth0,ib", {"eth0", "ib0"}),
-        ("=eth0", {"eth0"}),
-        ("=eth", set()),
-        ("^lo,docker", {"eth0", "eth1", "ib0"}),
-        ("^=lo", {"eth0", "eth1", "ib0", "docker0"}),
-    ],
-)
-def test_names_of_interfaces_are_read_as_nccl_reads_them(value: str, meant: set[str]):
+@from_table
+def test_names_of_interfaces_are_read_as_nccl_reads_them(value: str, meant: list[str]):
     names = ("lo", "eth0", "eth1", "ib0", "docker0")
-    assert {name for name in names if is_meant(name, value, prefixes=True)} == meant
+    assert {name for name in names if is_meant(name, value, prefixes=True)} == set(meant)
 
 
 @from_table

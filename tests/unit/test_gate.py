@@ -17,7 +17,7 @@ from engine.core.plan.profile import all_keys
 from engine.gate import NOT_LOOKED_UP
 from engine.planning.profiles import entry_of, list_profiles, read_profile
 from tests.hostile import hostile_folder, hostile_profiles, nothing_starts, write_hostile
-from tests.support import toml_text
+from tests.support import entries, toml_text
 
 
 @pytest.fixture
@@ -77,17 +77,7 @@ def test_every_key_of_a_strangers_profile_is_looked_at_without_a_start(folder: P
     assert not (folder.parent / "ran").exists()
 
 
-WORST: dict[str, dict[str, Any]] = {
-    "setup": {"launch": {"setup": "./evil"}, "backend": {"name": "mpi"}},
-    "proxy": {"layout": {"nodes": "a,b", "ssh_options": ["-oProxyCommand=./evil"]}, "backend": {"name": "auto"}},
-    "wrap": {"launch": {"wrap": ["./wrap.sh"]}, "backend": {"name": "mpi"}},
-    "python": {"launch": {"python": "./evil"}, "backend": {"name": "mpi"}},
-    "path": {"env": {"PATH": ".", "LD_PRELOAD": "./evil"}, "backend": {"name": "mpi"}},
-    "venv": {"backend": {"name": "mpi"}},
-    "slurm": {"layout": {"slurm": 123}},
-    "group": {"layout": {"nodes": "@rack"}},
-    "quickstart": {"backend": {"name": "mpi"}},
-}
+WORST: dict[str, dict[str, Any]] = entries("unit/gate", "worst")
 
 
 def said(*words: str) -> tuple[Result, list[str]]:

@@ -8,17 +8,9 @@ from engine.core.run import events as ev
 from engine.supervisor.nodes import reports
 from engine.supervisor.runner import Runner
 from tests.played_run import hear, play_launch
-from tests.support import from_table
+from tests.support import entries, from_table
 
-HELLO = {
-    "type": "hello",
-    "pid": 7,
-    "ranks": [],
-    "store": None,
-    "library": True,
-    "folder": "/tmp/run",
-    "state": "/home/alice",
-}
+HELLO = entries("unit/launch_warnings", "hello")
 
 
 def warned(runner: Runner, check: str = "login") -> list[ev.NodeWarned]:

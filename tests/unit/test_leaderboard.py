@@ -2,24 +2,15 @@
 
 from typing import Any
 
-import pytest
-
 from engine.core.metrics.direction import best_values, direction, main_metric
 from engine.core.metrics.series import Series, SeriesDump
 from engine.core.plan.plan import Swept
 from engine.core.views.history import HistoryEntry, filter_history, sort_history, sweep_keys
 from engine.core.views.view import RunSummary
+from tests.support import from_table
 
 
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("loss", "min"), ("val_loss", "min"), ("Perplexity", "min"), ("top1/error_rate", "min"), ("eval/ppl", "min"),
-        ("acc@1", "max"), ("val/acc1", "max"), ("F1", "max"), ("mean_reward", "max"), ("BLEU", "max"), ("mAP", "max"),
-        ("lr", None), ("grad_norm", None), ("throughput", None), ("mapping", None), ("accumulated", None),
-        ("loss_accuracy", None),
-    ],
-)  # fmt: skip
+@from_table
 def test_the_name_of_a_metric_says_which_value_is_the_best(metric: str, expected: str | None) -> None:
     assert direction(metric) == expected
 

@@ -13,7 +13,7 @@ from engine.core.metrics.lines.names import Names
 from engine.core.metrics.lines.reader import MAX_LINE, MetricReader
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.readings import take_lines
-from tests.support import from_table, rows
+from tests.support import entries, from_table, rows
 
 ProgramOutput = list[tuple[str, int | None, float]]
 
@@ -245,43 +245,7 @@ def test_a_line_of_the_longest_size_is_still_read() -> None:
 
 # --- hostile output --------------------------------------------------------------------------------------------------
 
-BITS = (
-    *(
-        b"9",
-        b"1,234,",
-        b".",
-        b"1.",
-        b"e",
-        b"1e",
-        b"-",
-        b"nan",
-        b"inf",
-        b" ",
-        b"\t",
-        b"'",
-        b"=",
-        b":",
-        b"\x1b",
-        b"\x1b[",
-    ),
-    *(
-        b"\x1b[0;",
-        b"\xff",
-        b"\x00",
-        b"\r",
-        b"\n",
-        b"loss",
-        b"loss ",
-        b"loss: ",
-        b"loss=1",
-        b"val_loss=",
-        b"train_",
-        b"test",
-    ),
-    *(b"step ", b"steps ", b"step 1/", b"global_", b"iter", b"(train)", b"/s", b"tok/s", b"1tok/s", b"s/it", b"per s"),
-    *(b'File "', b'File "a", line 1', b'", line 1\n    '),
-    *(b"tokens per second ", b"[", b"[00:00<", b"1/1 [00:00<", b"lr ", b"grad_norm", b"learning rate", b"tps "),
-)
+BITS = [bit.encode("latin-1") for bit in entries("unit/metric_lines", "bits")]
 
 
 @pytest.mark.slow
@@ -320,18 +284,7 @@ def test_no_mixture_of_hostile_bits_takes_more_than_linear_time(bits: list[bytes
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("prefix", ["", "[rank0]: "])
 def test_source_code_in_a_traceback_is_no_report(size: int, prefix: str) -> None:
-    lines = [
-        "step 3 loss 0.5",
-        "Traceback (most recent call last):",
-        '  File "/home/me/train.py", line 7, in <module>',
-        "    log(step=60, steps=60, loss=1.5)",
-        "    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
-        '  File "/home/me/deck.py", line 1, in log',
-        '  File "/home/me/more.py", line 2, in send',
-        "    send(step=70, loss=2.5)",
-        "ValueError: no",
-        "step 4 loss 0.25",
-    ]
+    lines = entries("unit/metric_lines", "source_code_in_a_traceback_is_no_report")
     data = "".join(f"{prefix if 0 < place < 9 else ''}{line}\n" for place, line in enumerate(lines)).encode()
     reader = MetricReader()
     found = [line for begin in range(0, len(data), size) for line in reader.feed(data[begin : begin + size])]

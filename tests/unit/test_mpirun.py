@@ -28,18 +28,7 @@ def part(index: int, ranks: int) -> Part:
 def test_each_implementation_is_asked_in_its_own_words() -> None:
     one = [Part(host=host_name(0), ranks=8, program=tuple(PROGRAM))]
     assert mpirun_argv(found("openmpi"), one) == [
-        *(
-            "/opt/bin/mpirun",
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "-np",
-            "8",
-            "--host",
-            "localhost:4",
-            "--wdir",
-            "/",
-        ),
+        *"/opt/bin/mpirun --oversubscribe --bind-to none -np 8 --host localhost:4 --wdir /".split(),
         *PROGRAM,
     ]
     assert "--map-by" in mpirun_argv(found("openmpi", "5.0.8"), one)

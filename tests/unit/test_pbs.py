@@ -24,7 +24,7 @@ from engine.core.plan.profile import PbsJob
 from engine.launchers import LAUNCHERS, pbs, pbs_task, rsync
 from engine.launchers.setup import with_setup
 from engine.planning.batch import pbs as batch
-from tests.support import from_table, parse_profile, rows
+from tests.support import entries, from_table, parse_profile, rows
 
 SAID = rows("unit/pbs", "said")
 """Exit status and output of our program around pbs_tmrsh, from the source of OpenPBS, and what is told of them."""
@@ -173,15 +173,7 @@ def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
     assert submit_argv(submission, "/runs/gpt-abcd", after="7.head") == [
         *("qsub", "-N", "r4gpt", "-l", "select=4:ncpus=64:mpiprocs=8:ngpus=8", "-l", "place=scatter", "-q", "gpuq"),
         *("-A", "proj", "-l", "walltime=4:00:00", "-r", "n", "-j", "oe", "-l", "fs=home"),
-        *(
-            "-o",
-            "/runs/gpt-abcd/job.out",
-            "-W",
-            "depend=afterany:7.head",
-            "--",
-            "/runs/gpt-abcd/job.sh",
-            "/runs/gpt-abcd",
-        ),
+        *"-o /runs/gpt-abcd/job.out -W depend=afterany:7.head -- /runs/gpt-abcd/job.sh /runs/gpt-abcd".split(),
     ]
     assert submission.script.splitlines()[-1] == 'exec \'/opt/a b/python\' in-job "$1" >>"$1/job.log" 2>&1'
 
@@ -198,15 +190,7 @@ def test_a_walltime_is_told_in_seconds(text: str, seconds: int | None) -> None:
     assert walltime_seconds(text) == seconds
 
 
-QSTAT = b"""{"timestamp": 1479277336, "pbs_version": "20.0", "pbs_server": "head", "Jobs": {
-"1.head": {"job_state": "Q", "comment": "Not Running: Insufficient amount of resource: ncpus", "Priority": 0,
-           "estimated": {"start_time": "Thu Nov 26 14:05:00 2026"}},
-"2.head": {"job_state": "H", "Hold_Types": "u"},
-"3.head": {"job_state": "R", "exec_host": "gpu01/0*8+gpu02/0*8"},
-"4.head": {"job_state": "F", "Exit_status": "-29"},
-"5.head": {"job_state": "F", "Exit_status": 271},
-"6.head": {"job_state": "F", "Exit_status": 1},
-"7.head": {"job_state": "F"}}}"""
+QSTAT = entries("unit/pbs", "qstat").encode()
 """The form is that of PBS's design document; a number may be text."""
 
 

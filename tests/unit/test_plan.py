@@ -13,7 +13,7 @@ from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.layout import Slots, parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
-from tests.support import from_table
+from tests.support import entries, from_table
 
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
@@ -34,16 +34,7 @@ TORCHRUN = {
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
 }
-OURS = {
-    "RANKDECK_RUN",
-    "RANKDECK_GENERATION",
-    "RANKDECK_STACKS",
-    "RANKDECK_HANDOVER",
-    "RANKDECK_BACKEND",
-    "RANKDECK_TIMEOUT",
-    "RANKDECK_METRICS",
-    "RANKDECK_CHECKPOINTS",
-}
+OURS = {f"RANKDECK_{name}" for name in "RUN GENERATION STACKS HANDOVER BACKEND TIMEOUT METRICS CHECKPOINTS".split()}
 
 
 def make(
@@ -82,15 +73,9 @@ def test_arguments_may_name_the_rank(argument: str, of_rank_5: str) -> None:
     assert rank_argv(plan, "/l")[3:] == (argument,)
 
 
-def test_only_arguments_that_name_a_rank_differ_between_ranks() -> None:
-    for argument, differs in (
-        ("{rank}", True),
-        ("{{rank}}", True),
-        ("{env.A}", True),
-        ("{}", False),
-        ("{seed}", False),
-    ):
-        assert differs_between_ranks(make({"recipe": {"script": "t.py", "args": [argument]}})) is differs
+@from_table
+def test_only_arguments_that_name_a_rank_differ_between_ranks(argument: str, differs: bool) -> None:
+    assert differs_between_ranks(make({"recipe": {"script": "t.py", "args": [argument]}})) is differs
 
 
 def test_a_program_has_a_short_title() -> None:
@@ -136,32 +121,7 @@ def test_the_names_are_those_that_the_installed_torchrun_sets() -> None:
 
 def test_values_are_those_of_the_rank() -> None:
     decided = make(slots=(Slots(node="a", ranks=2), Slots(node="b", ranks=3)))
-    assert environment(decided, 3) == {
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "5",
-        "LOCAL_WORLD_SIZE": "3",
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "2",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": "3",
-        "ROLE_WORLD_SIZE": "5",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "40123",
-        "TORCHELASTIC_RUN_ID": "x-1",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": "/run/a0/3.error",
-        "RANKDECK_RUN": "x-1",
-        "RANKDECK_BACKEND": "gloo",
-        "RANKDECK_TIMEOUT": "600",
-        "RANKDECK_GENERATION": "0",
-        "RANKDECK_STACKS": "/run/a0/3.stacks",
-        "RANKDECK_HANDOVER": "/run/a0/3.state",
-        "RANKDECK_METRICS": "/run/a0/3.metrics",
-        "RANKDECK_CHECKPOINTS": "/run/ckpt",
-    }
+    assert environment(decided, 3) == entries("unit/plan", "values_are_those_of_the_rank")
 
 
 def test_with_nccl_torchs_flight_recorder_writes_beside_the_logs_unless_the_profile_says_where() -> None:

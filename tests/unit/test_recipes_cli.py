@@ -13,7 +13,7 @@ import pytest
 import engine.commands.cli
 from engine.planning.profiles import read_profile
 from engine.planning.recipes import names, recipe, recipes, script_of
-from tests.support import from_table, rows
+from tests.support import entries, from_table, rows
 
 
 class Said(NamedTuple):
@@ -174,11 +174,7 @@ def test_a_shell_completes_what_may_come_next(line: str, wanted: list[str], comp
     assert complete("bash", line) == wanted
 
 
-SCRIPT = """
-parser.add_argument("--lr", type=float, default=0.1, help="learning rate")
-parser.add_argument("--opt", choices=["sgd", "adam"])
-parser.add_argument("--amp", action="store_true")
-"""
+SCRIPT = entries("unit/recipes_cli", "script")
 
 
 @from_table

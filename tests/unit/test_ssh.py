@@ -16,19 +16,11 @@ from engine.core.plan.plan import Reach
 from engine.launchers import local
 from engine.launchers.setup import setup_input
 from engine.node.agent import wire
-from tests.support import from_table, rows
+from tests.support import entries, from_table, rows
 
 SAID = rows("unit/ssh", "said")  # name, status, what was said, the fact, and a part of the hint
 
-WORTH_A_RETRY = {
-    "MaxStartups",
-    "MaxStartups, reset",
-    "MaxStartups, OpenSSH 10.5",
-    "busy jump host",
-    "no name server",
-    "connection lost",
-    "cut off",
-}
+WORTH_A_RETRY = set(entries("unit/ssh", "worth_a_retry"))
 
 
 @pytest.mark.parametrize(("name", "status", "said", "fact", "hint"), SAID, ids=[row[0] for row in SAID])

@@ -16,7 +16,7 @@ from engine.core.plan.plan import Reach
 from engine.launchers import LAUNCHERS, local, ssh
 from engine.launchers.setup import setup_input
 from engine.supervisor.nodes.bridge import boot_command
-from tests.support import from_table
+from tests.support import entries, from_table
 
 SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mksh", "busybox") if shutil.which(shell)]
 """Login shells that are here, of those that people have."""
@@ -24,42 +24,7 @@ SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mks
 SEEN = "import json, os, sys; print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]])); print(input())"
 SHOW = [sys.executable, "-S", "-E", "-c", SEEN]  # prints its arguments, and one line of its standard input
 
-WORDS = [
-    "",
-    "plain",
-    "two  words",
-    "it's",
-    'say "so"',
-    "'",
-    "line 1\nline 2",
-    "\n",
-    "ends with\n",
-    "\t\r\x01\x1b[31m\x7f",
-    "é ☃ 𝄞",
-    "\udcff not UTF-8",
-    "~",
-    "~/x",
-    "~root",
-    "!",
-    "a!b !! !$",
-    "$HOME ${HOME} $(id) `id` $$",
-    "\\",
-    "\\\\",
-    "ends with \\",
-    "\\n \\x41 \\c \\0101",
-    "* ? [a-z] {a,b}",
-    "=ls",
-    "%self",
-    "%1",
-    "%s%n",
-    "^a^b",
-    "-n",
-    "--",
-    "a;b & c | d > e < f #g",
-    "(a) @b",
-    "A=b",
-    *map(chr, range(1, 256)),
-]
+WORDS = [*entries("unit/ssh_argv", "words"), "\udcff not UTF-8", *map(chr, range(1, 256))]
 
 
 def lie_in(shell: str, line: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
@@ -89,30 +54,9 @@ def user_home(tmp_path: Path) -> Path:
 
 def test_the_command_line_of_ssh():
     reach = Reach(ssh_options=("-p", "2222", "-o", "ConnectTimeout=60"))
-    assert ssh.argv("ann@gpu01", ["~/venv/bin/python", "-I", "-c", "import os;print(1)", "20"], reach) == [
-        "ssh",
-        "-p",
-        "2222",
-        "-o",
-        "ConnectTimeout=60",
-        "-T",
-        "-x",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        "ConnectTimeout=15",
-        "-o",
-        "ClearAllForwardings=yes",
-        "-o",
-        "ControlMaster=no",
-        "-o",
-        "PermitLocalCommand=no",
-        "-o",
-        "LogLevel=INFO",
-        "--",
-        "ann@gpu01",
-        "exec \"$HOME\"/venv/bin/python -I -c 'import os;print(1)' 20",
-    ]
+    assert ssh.argv("ann@gpu01", ["~/venv/bin/python", "-I", "-c", "import os;print(1)", "20"], reach) == entries(
+        "unit/ssh_argv", "the_command_line_of_ssh"
+    )
 
 
 def test_the_boot_command_needs_no_decoding():

@@ -17,16 +17,9 @@ from engine.core.errors import UsageError
 from engine.core.plan.plan import Swept
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
 from engine.core.sweeps.queue import ALL, Active, Entry, Needs, Place, Queue, waits
-from tests.support import from_table
+from tests.support import entries, from_table
 
-SCRIPT = """
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, default=0.1)
-parser.add_argument("--batch-size", type=int, default=8)
-parser.add_argument("--sizes", type=int, nargs="+")
-parser.add_argument("--fp16", action="store_true")
-parser.add_argument("data")
-"""
+SCRIPT = entries("unit/sweeps", "script")
 
 
 @from_table

@@ -8,15 +8,7 @@ from textual.content import Content
 
 from engine.core.numbers import DAY_AND_TIME, age, clock, duration, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
-from engine.core.views.history import (
-    BEST,
-    SORT_KEYS,
-    VALUE,
-    HistoryEntry,
-    sweep_keys,
-    swept_value,
-    value_of,
-)
+from engine.core.views.history import BEST, SORT_KEYS, VALUE, HistoryEntry, sweep_keys, swept_value, value_of
 from engine.core.words import count
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
