@@ -15,10 +15,12 @@ from engine.planning.profiles import to_toml
 
 class _Import(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options may also follow the name of a batch file."""
+        """Options may also follow the name of a batch file, or a quoted command."""
         own = {name for one in self.get_params(ctx) for name in one.opts}
-        if args[1:] and args[1].partition("=")[0] in own and os.path.isfile(args[0]):
-            args = [*args[1:], args[0]]
+        words: tuple[str, ...] = self.make_parser(ctx).parse_args([*args])[0].get("command") or ()
+        is_whole = len(words) > 1 and (os.path.isfile(words[0]) or len(words[0].split()) > 1)
+        if is_whole and words[1].partition("=")[0] in own and "--" not in args:
+            args = [*args[: -len(words)], *words[1:], words[0]]
         return super().parse_args(ctx, args)
 
 

@@ -78,5 +78,6 @@ def test_a_command_of_another_launcher_becomes_a_profile_that_does_the_same(rank
     wrong = rankdeck("import", "--name", "other", "torchrun --nprocs 2 train.py")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "word 2 of the command: torchrun has no option --nprocs" in wrong.stderr
-    shown = rankdeck("import", "--print", "torchrun --nproc_per_node 2 train.py")
-    assert "ranks_per_node = 2" in shown.stdout
+    command = "torchrun --nproc_per_node 2 train.py"
+    for words in (["--print", command], [command, "--print"], ["--name=other", command, "--print"]):
+        assert "ranks_per_node = 2" in rankdeck("import", *words).stdout
