@@ -48,9 +48,9 @@ STOPPED_CHECK = 1.0  # seconds without a message after which a client looks whet
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
-def _step(place: JobPlace, path: str) -> socket.socket:
-    """A socket that a step of a job connects with the supervisor's socket on its node. The step ends when the returned one is closed. PBS starts
-    nothing in a job from outside, so ssh does."""
+def _step(place: JobPlace, path: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A socket that a step of a job connects with the supervisor's socket on its node, and the command that starts the step. The step ends when the socket
+    is closed. PBS starts nothing in a job from outside, so ssh does."""
     launcher = LAUNCHERS["slurm" if place.scheduler == "slurm" else "ssh"]
     argv = launcher(place.node, [sys.executable, "-I", "-c", RELAY, path], Reach(slurm_job=place.job))
     ours, theirs = socket.socketpair()
@@ -60,7 +60,7 @@ def _step(place: JobPlace, path: str) -> socket.socket:
             argv, env={**os.environ}, stdin=ends, stdout=ends, stderr=subprocess.DEVNULL, start_new_session=True
         )
     threading.Thread(target=step.wait, name=f"srun {step.pid}", daemon=True).start()  # or it would stay as a zombie
-    return ours
+    return ours, step
 
 
 class Connection:
@@ -78,9 +78,14 @@ class Connection:
         process listens; SupervisorError: the supervisor refuses the connection."""
         path = socket_of(paths)
         if (place := place_elsewhere(paths)) is not None:
-            connection = cls(*await asyncio.open_connection(sock=_step(place, path), limit=MAX_LINE))
-            with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await skip_noise(connection._reader, MARK)
+            ours, step = _step(place, path)
+            connection = cls(*await asyncio.open_connection(sock=ours, limit=MAX_LINE))
+            try:
+                with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    await skip_noise(connection._reader, MARK)
+            except asyncio.CancelledError:
+                step.terminate()  # srun waits until the job is resumed
+                raise
             await connection._greet(paths)
             return connection
         try:

@@ -9,23 +9,41 @@ import time
 
 import msgspec
 
-from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
-from engine.core.plan.batch.job import ACTIVE, LOG, SCHEDULER_NAMES, WAITING, end_words, queue_words, with_message
+from engine.core.errors import CheckError, SilentSlurmError, SupervisorError, SuspendedJobError
+from engine.core.plan.batch.job import (
+    ACTIVE,
+    LOG,
+    SCHEDULER_NAMES,
+    WAITING,
+    QueuedJob,
+    end_words,
+    queue_words,
+    with_message,
+)
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import JobView, RunSummary, Snapshot
 from engine.linux.files import replace_file
 from engine.planning.batch import BATCH_SYSTEMS, submit
-from engine.planning.batch.slurm import LONGEST, last_end
+from engine.planning.batch.slurm import LONGEST, forget_queue, last_end
 from engine.runs.listing import all_runs, summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
-from engine.runs.record import JobPlace, Submitted, read_plan, read_submitted, replace_plan
+from engine.runs.record import (
+    JobPlace,
+    Submitted,
+    is_in_job,
+    read_plan,
+    read_submitted,
+    read_summary,
+    replace_plan,
+)
 
 NEW_JOB = 2 * LONGEST
 """Seconds after its submission in which a job may be missing in the answer of squeue, because an older answer is used again."""
 
-FRESH = 60.0
-"""Seconds after its last summary in which the supervisor of a run in a job counts as alive, so that Slurm is not asked for the job."""
+FRESH, SILENT = 60.0, 20.0
+"""Seconds after its last summary in which the supervisor of a run in a job counts as alive, so that a list does not ask Slurm for the job, and after
+which one that writes every 5 seconds may be suspended, so that a request asks."""
 
 
 def runs_and_jobs() -> list[RunSummary]:
@@ -44,20 +62,64 @@ def _with_job(summary: RunSummary) -> RunSummary:
     if summary.state == "queued" and is_queued(paths):
         return msgspec.structs.replace(summary, reason=words)
     summary = summarise(paths)
-    with contextlib.suppress(CheckError, SilentSlurmError):
-        job = BATCH_SYSTEMS[submitted.scheduler].job(submitted.job)
-        if summary.state not in ENDED_WORDS and job is not None and job.state == "SUSPENDED":
-            shown = msgspec.structs.replace(summary.job or JobView(job=job.job), suspended=True)
-            return msgspec.structs.replace(summary, job=shown)
+    if summary.state not in ENDED_WORDS and (job := suspended_job(paths, submitted)) is not None:
+        return msgspec.structs.replace(summary, job=_suspended(summary.job, job))
     return summary
+
+
+def _suspended(shown: JobView | None, job: QueuedJob) -> JobView:
+    return msgspec.structs.replace(shown or JobView(job=job.job), suspended=True)
+
+
+def _heard_at(paths: RunPaths) -> float:
+    """When the supervisor of a run has written its last summary, in seconds since the epoch; 0: it has written none."""
+    try:
+        return paths.summary.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def suspended_job(paths: RunPaths, submitted: Submitted, *, asks: bool = False) -> QueuedJob | None:
+    """The job of a run if it is suspended, and with it the supervisor. None: it is not, or that is not known. `asks`: whether the batch system is asked
+    also while the supervisor writes its summary. A command in the job asks nobody: it would be suspended too."""
+    now, heard, job = time.time(), _heard_at(paths), None
+    if not is_in_job(submitted) and (asks or abs(now - heard) > SILENT):
+        system = BATCH_SYSTEMS[submitted.scheduler]
+        with contextlib.suppress(CheckError, SilentSlurmError):
+            job = system.job(submitted.job, since=now if asks else heard)
+            if asks and job is not None and job.state == "SUSPENDED":
+                forget_queue()  # it may have been resumed since
+                job = system.job(submitted.job)
+    return job if job is not None and job.state == "SUSPENDED" else None
+
+
+def refuse_suspended(paths: RunPaths, submitted: Submitted) -> None:
+    """Raises SuspendedJobError: the supervisor of a run can't answer, because its job is suspended."""
+    if (job := suspended_job(paths, submitted, asks=True)) is not None:
+        hint = f"{BATCH_SYSTEMS[submitted.scheduler].CANCEL} {job.job} ends the run with its job"
+        raise SuspendedJobError(f"the supervisor of {paths.run} can't answer: {queue_words(job)}", hint=hint)
+
+
+def suspended_snapshot(paths: RunPaths, *, asks: bool) -> Snapshot | None:
+    """A run whose job is suspended, from its files; None: its job is not, or it has none. `asks`: see `suspended_job`."""
+    from engine.runs.replay import stored_snapshot
+
+    submitted = read_submitted(paths)
+    if submitted is None or (job := suspended_job(paths, submitted, asks=asks)) is None:
+        return None
+    snapshot = stored_snapshot(paths)
+    if snapshot.run.state in (*ENDED_WORDS, "queued"):
+        return None
+    summary = read_summary(paths)
+    shown = _suspended(None if summary is None else summary.job, job)
+    run = msgspec.structs.replace(snapshot.run, doing=queue_words(job), job=shown)
+    return msgspec.structs.replace(snapshot, run=run)
 
 
 def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:
     """Whether the supervisor of a run has just written a summary that is not its last one, which has metrics."""
-    with contextlib.suppress(OSError):
-        is_fresh = abs(time.time() - paths.summary.stat().st_mtime) < FRESH
-        return is_fresh and summary.state != "queued" and summary.metrics is None
-    return False
+    is_fresh = abs(time.time() - _heard_at(paths)) < FRESH
+    return is_fresh and summary.state != "queued" and summary.metrics is None
 
 
 def look(paths: RunPaths, submitted: Submitted) -> str:

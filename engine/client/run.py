@@ -29,6 +29,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
 from engine.linux.locks import is_locked
+from engine.runs.index import stamp_of
 from engine.runs.lock import is_taken
 from engine.runs.log_order import OrderIndex
 from engine.runs.paths import RunPaths, Stream
@@ -41,6 +42,7 @@ CONNECT_TIME, MAX_FAILURES = 30.0, 3
 """Seconds in which a supervisor that another process starts must listen, and failed starts after which a client gives up."""
 
 QUEUE_PERIOD = 5.0  # seconds between two looks at a run that waits in a queue
+SUSPENDED_PERIOD = 60.0  # the same for a run whose job is suspended, unless its supervisor writes something
 JOB_TIME, JOB_PERIOD = 60.0, 0.5  # seconds in which the supervisor in a job that runs answers, and between two tries
 
 START_TIME = 60.0
@@ -106,7 +108,7 @@ class LocalRun:
     async def _connect_to_job(self, submitted: Submitted, *, patient: bool) -> Connection | None:
         """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: see
         `_connect`. Raises SupervisorError: the job waits, or the supervisor does not answer."""
-        from engine.client.jobs import look  # not needed for other runs
+        from engine.client.jobs import look, refuse_suspended  # not needed for other runs
         from engine.planning.batch import BATCH_SYSTEMS
 
         end = time.monotonic() + JOB_TIME
@@ -123,7 +125,9 @@ class LocalRun:
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
                     await asyncio.to_thread(system.check_answers, submitted.job, patient=patient)
-                return await Connection.open(self.paths)
+                if patient:
+                    await asyncio.to_thread(refuse_suspended, self.paths, submitted)
+                return await self._open(submitted)
             from engine.runs.replay import leaves_job
 
             is_here = is_in_job(submitted) and not host_elsewhere(self.paths)
@@ -139,6 +143,18 @@ class LocalRun:
                 hint = f"{system.SHOW} {submitted.job}"
                 raise SupervisorError(f"the supervisor of {self.run} does not answer, and {words}", hint=hint)
             await asyncio.sleep(JOB_PERIOD)
+
+    async def _open(self, submitted: Submitted) -> Connection:
+        """A connection to the supervisor in a job, which may be suspended meanwhile. Raises as `Connection.open`, and SuspendedJobError."""
+        from engine.client.jobs import refuse_suspended  # not needed for other runs
+
+        opening = asyncio.ensure_future(Connection.open(self.paths))
+        try:
+            while not (await asyncio.wait([opening], timeout=QUEUE_PERIOD))[0]:
+                await asyncio.to_thread(refuse_suspended, self.paths, submitted)
+            return opening.result()
+        finally:
+            opening.cancel()
 
     def _count_start(self) -> None:
         """Raises SupervisorError if too many supervisors of this run have ended within a short time."""
@@ -168,11 +184,13 @@ class LocalRun:
             if snapshot.run.state != "queued":
                 break
             yield snapshot
-            before = _size(self.paths.journal)  # tells when the run leaves the queue
-            for _ in range(round(QUEUE_PERIOD / JOB_PERIOD)):
-                await asyncio.sleep(JOB_PERIOD)
-                if _size(self.paths.journal) != before:
-                    break
+            await _wait_change(self.paths.journal, QUEUE_PERIOD)  # which tells when the run leaves the queue
+        if self.paths.job.exists():
+            from engine.client.jobs import suspended_snapshot  # not needed for other runs
+
+            while (stored := await asyncio.to_thread(suspended_snapshot, self.paths, asks=patient)) is not None:
+                yield stored
+                await _wait_change(self.paths.summary, SUSPENDED_PERIOD)
         try:
             connection = await self._connect(patient=patient)
         except QueuedRunError:  # it has just left its job
@@ -301,12 +319,13 @@ class LocalRun:
         """Nothing is held open between requests."""
 
 
-def _size(path: Path) -> int:
-    """The size of a file in bytes; -1: there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
+async def _wait_change(path: Path, seconds: float) -> None:
+    """Returns when a file is another than before, and after some seconds in any case."""
+    before = stamp_of(str(path))
+    for _ in range(round(seconds / JOB_PERIOD)):
+        await asyncio.sleep(JOB_PERIOD)
+        if stamp_of(str(path)) != before:
+            return
 
 
 def waits_for(paths: RunPaths) -> Submitted | None:

@@ -94,7 +94,7 @@ async def watch(
 async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTeller) -> int:
     printer: _Printer | None = None
     attempt: int | None = None
-    held = False
+    held = was_suspended = False
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
@@ -106,6 +106,10 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
             for event in events:
                 if event.level != "info" and not event.is_end:  # its end is told below
                     interrupts.after_answer(partial(narrate, event.text))
+            suspended = snapshot.run.job is not None and snapshot.run.job.suspended
+            if suspended and not was_suspended:
+                interrupts.after_answer(partial(narrate, snapshot.run.doing))
+            was_suspended = suspended
             holding = snapshot.run.state == "holding"
             if holding and not held:
                 interrupts.after_answer(partial(interrupts.rank_failed, snapshot))

@@ -15,6 +15,7 @@ from engine.core.errors import (
     SupervisorDefectError,
     SupervisorElsewhereError,
     SupervisorError,
+    SuspendedJobError,
     UsageError,
 )
 from engine.core.failures.stacks import story, waits
@@ -174,7 +175,7 @@ def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
     paths = find_run(run)
     try:
         click.echo(asyncio.run(stop_and_wait(LocalRun(paths), at_once=at_once, wait=not no_wait)))
-    except SupervisorElsewhereError:
+    except (SupervisorElsewhereError, SuspendedJobError):
         raise
     except SupervisorError as error:
         if not at_once and isinstance(error, OtherVersionError):

@@ -11,6 +11,7 @@ RankdeckError                 exit status 1
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
     ├── OtherVersionError     1   it is of another version of rankdeck
     ├── QueuedRunError        1   the run waits for its job, and has no supervisor
+    ├── SuspendedJobError     1   it is in a job that is suspended, so that it can't answer
     ├── SilentSlurmError      1   it is in a job, and no controller of Slurm answers
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
 
@@ -87,6 +88,10 @@ class SupervisorDefectError(SupervisorError):
 
 class QueuedRunError(SupervisorError):
     """The run waits for its job. The supervisor starts with that."""
+
+
+class SuspendedJobError(SupervisorError):
+    """The supervisor is in a job that the batch system has suspended. It answers when the job is resumed."""
 
 
 class SilentSlurmError(SupervisorError):

@@ -32,7 +32,7 @@ from engine.runs.ends.tidying import remove_needless
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.queue.file import wake_starter
-from engine.runs.record import read_plan, runtime_files, write_summary
+from engine.runs.record import place_here, read_plan, runtime_files, write_summary
 from engine.supervisor.journal import Journal
 from engine.supervisor.lifetime.guard import Guard
 from engine.supervisor.lifetime.guard_process import GIVEN_UP, READY
@@ -53,7 +53,7 @@ NEWS = ("state", "activity", "attempt", "generation", "alive", "failure", "stall
 """Fields of a run for which its summary is written at once."""
 
 PROGRESS_PERIOD = 5.0  # seconds between two summaries that differ only in the progress
-ALIVE_PERIOD = 20.0  # seconds between two summaries of which nothing differs: other hosts see that the run goes on
+ALIVE_PERIOD = 20.0  # seconds between two summaries of which nothing differs, outside of jobs: other hosts see that the run goes on
 SAVE_PERIOD = 30.0  # Seconds between two saved copies of the curves. Newer data is read again from the ranks' files.
 SAVE_SHARE = 0.02  # largest share of time for saving: with thousands of ranks it takes a second
 
@@ -200,11 +200,11 @@ def _close_starter() -> None:
 async def _save(runner: Runner, snapshots: Snapshots) -> None:
     """Saves the summary for `ps` soon after a change, and the curves regularly."""
     written: RunView | None = None
-    due, told = time.monotonic() + SAVE_PERIOD, float("-inf")
+    due, told, is_in_job = time.monotonic() + SAVE_PERIOD, float("-inf"), place_here() is not None
     while True:
         run = snapshots.run_view
         is_news = written is None or any(getattr(run, name) != getattr(written, name) for name in NEWS)
-        period = ALIVE_PERIOD if run == written else PROGRESS_PERIOD
+        period = ALIVE_PERIOD if run == written and not is_in_job else PROGRESS_PERIOD  # a job may be suspended
         if (is_news or time.monotonic() - told >= period) and _save_quietly(
             runner.run, partial(write_summary, runner.run.paths, run)
         ):

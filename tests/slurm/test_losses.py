@@ -1,8 +1,11 @@
 """What can happen to a job that runs: a node goes down, slurmd or slurmctld is killed, another job takes its nodes. In an allocation,
 where the supervisor is on the login node, and in a submitted run, where it is in the job."""
 
+import contextlib
+import itertools
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,17 +103,45 @@ def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck:
     summary = rankdeck.folder(launched.run) / "summary.json"
 
     def later(*words: str) -> str:
-        """What `ps` says as after a minute. While the supervisor is stopped, the file is that old."""
+        """What `ps` says as after a minute."""
         os.utime(summary, (0, 0))
         return rankdeck("ps", *words).stdout
 
-    slurm.run("scontrol", "suspend", launched.job)
-    wait_until(lambda: f"job {launched.job} · main · suspended" in later(), what="ps shows it")
-    wait_until(lambda: '"suspended": true' in later("--json"), what="it is a field")
-    slurm.run("scontrol", "resume", launched.job)
+    def signal_all(number: signal.Signals) -> None:
+        """With cgroups Slurm stops each process of a job. Here it misses those that have left their session."""
+        for process in itertools.chain(*slurm.processes().values()):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process.pid, number)
+
+    try:
+        slurm.run("scontrol", "suspend", launched.job)
+        signal_all(signal.SIGSTOP)
+        words = f"job {launched.job} is suspended on sl[1-2], and goes on when"
+        for asked in (["stop", "--now"], ["kill", "--rank", "0"], ["restart"], ["stacks"]):
+            done = rankdeck(asked[0], launched.run, *asked[1:])
+            assert (done.returncode, done.stdout) == (1, "")
+            assert f"the supervisor of {launched.run} can't answer: {words}" in done.stderr, done.stderr
+            assert f"scancel {launched.job} ends the run with its job" in done.stderr
+        wait_until(lambda: f"job {launched.job} · main · suspended" in later(), what="ps shows it")
+        wait_until(lambda: '"suspended": true' in later("--json"), what="it is a field")
+        status = rankdeck.status(launched.run)
+        assert (status["state"], status["job"]["suspended"], [rank["pid"] for rank in status["ranks"]]) == (
+            "running",
+            True,
+            pids,
+        )
+        with rankdeck.start("attach", launched.run) as attached:
+            assert attached.stderr is not None
+            assert any(words in line for line in attached.stderr), "attach says why nothing comes"
+            attached.kill()
+    finally:
+        slurm.run("scontrol", "resume", launched.job)
+        signal_all(signal.SIGCONT)
     wait_until(lambda: "suspended" not in rankdeck("ps").stdout, what="ps shows that it goes on")
     wait_steps(rankdeck, launched.run)
     assert rankdeck.pids(launched.run) == pids
+    done = rankdeck("stop", launched.run)
+    assert done.returncode == 0, "that it was suspended is forgotten at once"
 
 
 def test_a_controller_that_restarts_takes_nothing_away(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:

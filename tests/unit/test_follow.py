@@ -19,7 +19,7 @@ def test_what_waits_for_an_answer_does_not_grow_with_every_change(monkeypatch: p
 
     async def snapshots(_: object) -> AsyncGenerator[tuple[Any, tuple[()]], None]:
         for attempt in [*[0] * 50, *[1] * 50]:
-            yield SimpleNamespace(run=SimpleNamespace(attempt=attempt, state="running")), ()
+            yield SimpleNamespace(run=SimpleNamespace(attempt=attempt, state="running", job=None)), ()
         raise KeyError
 
     monkeypatch.setattr(follow, "snapshots", snapshots)

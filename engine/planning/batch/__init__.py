@@ -31,11 +31,16 @@ class BatchSystem(Protocol):
     def SHOW(self) -> str:
         """The command that shows a job that has not ended; its number follows."""
 
+    @property
+    def CANCEL(self) -> str:
+        """The command that ends a job; its number follows."""
+
     def test(self, submission: Submission, permit: Permit) -> str:
         """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not, or may not be asked."""
 
-    def job(self, number: str) -> QueuedJob | None:
-        """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
+    def job(self, number: str, *, since: float = 0.0) -> QueuedJob | None:
+        """A job; None: it is not known. `since`: an answer from before is used again only for a short time. Raises CheckError or SilentSlurmError if
+        nobody answers."""
 
     def number_of(self, script: str, before: str) -> str:
         """The number of the job that runs a script; empty: unknown. `before`: an earlier job that runs it, or empty; it does not count."""

@@ -17,7 +17,7 @@ LIMIT = 10.0  # seconds for qstat to answer
 OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRONMENT", "PBS_QUEUE", "PBS_ARRAY")
 """Beginnings of the names of variables that PBS sets in a job."""
 
-SHOW = "qstat -xf"
+SHOW, CANCEL = "qstat -xf", "qdel"
 NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")  # the answer of qsub
 _UNKNOWN = 153  # exit status of qstat for a job that the server does not know, or has forgotten
 _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
@@ -31,8 +31,8 @@ def test(submission: Submission, permit: Permit) -> str:
     return "PBS judges the job when it is submitted"
 
 
-def job(number: str) -> QueuedJob | None:
-    """A job; None: the server does not know it. Raises CheckError if the server does not answer."""
+def job(number: str, *, since: float = 0.0) -> QueuedJob | None:
+    """A job; None: the server does not know it. Every answer is used again for a short time only. Raises CheckError if the server does not answer."""
     asked, found = _answers.get(number, (float("-inf"), None))
     if time.monotonic() - asked > PATIENCE:
         status, said, complaint = _ask(number)
@@ -71,4 +71,4 @@ def check_answers(job: str, *, patient: bool) -> None:
 
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if PBS does not."""
-    answer(["qdel", job], LAUNCHED, hint=_HINT)
+    answer([CANCEL, job], LAUNCHED, hint=_HINT)

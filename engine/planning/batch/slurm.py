@@ -42,7 +42,7 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
              "SLURM_PRIO", "SLURM_EXPORT")  # fmt: skip
 """Beginnings of the names of variables that Slurm sets in a job."""
 
-SHOW = "scontrol show job"
+SHOW, CANCEL = "scontrol show job", "scancel"
 _CLUSTER = re.compile(r"(?im)^\s*ClusterName\s*=\s*([^\s#]+)")
 NUMBER = re.compile(r"[0-9]+")  # the answer of sbatch
 _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
@@ -67,11 +67,11 @@ def partitions() -> list[Partition]:
     return parse_partitions(answer(words, LAUNCHED, hint=_HINT))
 
 
-def job(number: str) -> QueuedJob | None:
-    """A job; None: squeue does not know it. Raises the errors of `queue`. If Slurm is silent, the error says what was known of the
+def job(number: str, *, since: float = 0.0) -> QueuedJob | None:
+    """A job; None: squeue does not know it. `since`: see `queue`, whose errors this raises. If Slurm is silent, the error says what was known of the
     job."""
     try:
-        return queue().get(number)
+        return queue(since).get(number)
     except SilentSlurmError as error:
         raise SilentSlurmError(silence_words(number, error.message), hint=_PING) from None
 
@@ -96,7 +96,7 @@ def check_answers(job: str, *, patient: bool) -> None:
 
 def cancel(job: str) -> None:
     """Cancels a job. Raises CheckError if Slurm does not."""
-    answer(["scancel", job], LAUNCHED, hint=_HINT)
+    answer([CANCEL, job], LAUNCHED, hint=_HINT)
     forget_queue()
 
 
@@ -211,13 +211,15 @@ def _asked_file() -> Path:
     return state_folder() / f"squeue-{cluster_name()}.json"
 
 
-def queue() -> dict[str, QueuedJob]:
+def queue(since: float = 0.0) -> dict[str, QueuedJob]:
     """Every job that squeue knows, by its number; ended ones for some minutes. All commands of a user share the answers on all login nodes of a
-    cluster, for longer while nothing changes, and the silence of a controller. Raises SilentSlurmError: squeue gets no answer; CheckError: there is no squeue."""
+    cluster, and the silence of a controller: for `PATIENCE`, and for longer while nothing changes, if they are of after `since`, in seconds since the
+    epoch. Raises SilentSlurmError: squeue gets no answer; CheckError: there is no squeue."""
     file = _asked_file()
     with alone(file.with_suffix(".lock"), DEADLINE) as is_alone:  # the others use this answer
         known, now = find_value(file, Asked) or Asked(), time.time()
-        if abs(now - known.at) < min(LONGEST, max(PATIENCE, (known.at - known.since) / 6)):
+        calm = (known.at - known.since) / 6 if known.at >= since else 0.0
+        if abs(now - known.at) < min(LONGEST, max(PATIENCE, calm)):
             return known.jobs
         if not is_alone or abs(now - known.failed) < PATIENCE:
             raise SilentSlurmError(known.failure or _SILENT, hint=_PING)
