@@ -26,12 +26,11 @@ from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
-from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, QUIET, Look, Notify, Units
+from engine.core.settings import Settings
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
 from tui.data.clipboard import COPIED, place_of
-from tui.data.kept_look import KeptLook
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
@@ -41,6 +40,8 @@ from tui.theme import DARK, LIGHT, own_filters
 
 PATIENCE = 1.0  # seconds that a key waits for the text before it: a line that is being removed takes in nothing more
 
+LOOK_SECONDS = 1.0  # seconds after which a changed look is written: a key may be pressed again
+DEFAULT_SETTINGS = Settings()
 END_SECONDS = 5.0  # seconds for which the end of the app waits for the killed command for notices
 
 
@@ -81,10 +82,8 @@ class RankdeckApp(App[None], inherit_bindings=False):
     Args:
         open_run: id of a run to show first; leaving it leaves the app.
         open_profile: name of a profile that the cursor begins on.
-        look: how runs are shown, as the user left it.
-        theme: name of its colours; TEXTUAL_THEME in the environment wins.
+        settings: the user's; TEXTUAL_THEME in the environment wins over their theme.
         keymap: keys that the user has changed, by id, as Textual names them.
-        notify: what happens when a run needs its user.
         driver_class: what talks to the terminal; None: Textual chooses.
     """
 
@@ -96,17 +95,14 @@ class RankdeckApp(App[None], inherit_bindings=False):
     def __init__(
         self,
         engine: EngineClient,
+        settings: Settings = DEFAULT_SETTINGS,
         *,
         open_run: str | None = None,
         open_profile: str | None = None,
         ascii: bool = False,
         slow: bool = False,
         read_only: bool = False,
-        look: Look = DEFAULT_LOOK,
-        units: Units = DEFAULT_UNITS,
-        theme: str = DARK.name,
         keymap: Mapping[str, str] = MappingProxyType({}),
-        notify: Notify = QUIET,
         driver_class: type[Driver] | None = None,
     ) -> None:
         super().__init__(driver_class=driver_class)
@@ -114,18 +110,16 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.ascii = ascii
         self.slow = slow
         self.read_only = read_only
-        self.look = look
-        self.units = units
-        self._kept_look = KeptLook(engine)
+        self.look, self.units, self._notify = settings.look, settings.units, settings.notify
+        self._unkept_look: dict[tuple[str, ...], object] = {}
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run, self._open_profile, self._launching = open_run, open_profile, False
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         if "TEXTUAL_THEME" not in os.environ:
-            self.theme = theme
+            self.theme = settings.theme
         self.keymap = keymap
-        self._notify = notify
         self.set_keymap(dict(keymap))
         self.set_class(ascii, "-ascii")
         self.set_class(self.no_color, "-no-color")
@@ -136,7 +130,6 @@ class RankdeckApp(App[None], inherit_bindings=False):
         return own if self.no_color else [*super().get_line_filters(), *own]
 
     def get_default_screen(self) -> HomeScreen:
-        """Home is below everything else."""
         return HomeScreen(self._open_profile)
 
     async def run_action(self, action: str | ActionParseResult, *words: Any, **options: Any) -> bool:
@@ -286,20 +279,30 @@ class RankdeckApp(App[None], inherit_bindings=False):
         look = msgspec.structs.replace(self.look, **fields)
         if look != self.look and not self.read_only:
             self.look = look
-            self._kept_look.note(fields)
+            self._unkept_look |= {("look", field): value for field, value in fields.items()}
             self._keep_look()
 
     @work(group="look", exclusive=True, exit_on_error=False)
     async def _keep_look(self) -> None:
+        await asyncio.sleep(LOOK_SECONDS)
         try:
-            await self._kept_look.keep()
+            await self._write_look()
         except RankdeckError as error:
             self.show_error("The look is for this session only", error)
+
+    async def _write_look(self) -> None:
+        """Writes the changes. Raises RankdeckError: they can't be written. They are not tried again."""
+        if values := dict(self._unkept_look):
+            try:
+                await off_loop(self.engine.keep_settings, values)
+            finally:
+                left = {key: value for key, value in self._unkept_look.items() if (key, value) not in values.items()}
+                self._unkept_look = left
 
     async def on_unmount(self) -> None:
         """Writes changes made just before the end. Kills the user's command for notices, if it runs, and waits for its end."""
         with contextlib.suppress(RankdeckError):
-            await self._kept_look.keep(at_once=True)
+            await self._write_look()
         for telling in self.workers.cancel_group(self, "notify"):
             with contextlib.suppress(WorkerError, TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
@@ -371,6 +374,5 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.leave(next(filter(None, partings), None))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """An unexpected error ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:
             self.say(f"{event.worker.group}: {event.worker.error}", error=True)

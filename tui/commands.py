@@ -13,8 +13,6 @@ from tui.text.cells import plain_line
 
 
 class Command(NamedTuple):
-    """Something that can be done now."""
-
     name: str
     help: str
     act: Callable[[], object]

@@ -43,12 +43,10 @@ class Key:
 
     @property
     def command(self) -> bool:
-        """Whether the palette offers it."""
         return "palette" in self.lists
 
     @property
     def shown(self) -> str:
-        """The keys as a user reads them."""
         return " ".join(key_name(key) for key in self.keys.split(","))
 
     @property

@@ -50,28 +50,24 @@ def run(
     """
     check_theme(*settings)
     keymap = keymap_of(*settings)
+    driver: type[Driver] = RankdeckDriver
+    if browser is not None:
+        from tui.browser import BrowserDriver  # in a terminal, it would delay the first frame
+
+        driver = BrowserDriver
 
     app = RankdeckApp(
         engine,
+        settings[0],
         open_run=open_run,
         open_profile=open_profile,
         ascii=ascii or (browser is None and is_ascii_terminal(os.environ)),
         slow=slow,
         read_only=read_only,
-        look=settings[0].look,
-        units=settings[0].units,
-        theme=settings[0].theme,
         keymap=keymap,
-        notify=settings[0].notify,
-        driver_class=RankdeckDriver if browser is None else _browser_driver(),
+        driver_class=driver,
     )
     app.run(mouse=mouse, size=browser)
     if app.parting is not None and browser is None:
         sys.stdout.write(f"{app.parting}\n")
     return app.return_code or 0
-
-
-def _browser_driver() -> type[Driver]:
-    from tui.browser import BrowserDriver  # in a terminal, it would delay the first frame
-
-    return BrowserDriver

@@ -1,8 +1,8 @@
 """Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only. With `NO_COLOR` there
 is neither: text and background are the terminal's own, and highlighted text is reversed."""
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,42 +43,26 @@ DARK = _theme("rankdeck-dark", {colour.name: colour.dark for colour in _COLOURS}
 LIGHT = _theme("rankdeck-light", {colour.name: colour.light for colour in _COLOURS}, dark=False)
 
 
-class NoColours(LineFilter):
-    """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a light terminal
-    turns into a dark one."""
+class Restyled(LineFilter):
+    """Draws text in other styles. `restyle`: makes them of the styles of the theme."""
 
-    def __init__(self, background: Color) -> None:
+    def __init__(self, restyle: Callable[[Style], Style]) -> None:
         super().__init__()
-        self._background = background
+        self._restyle = restyle
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [Segment(text, style and _plain(style, self._background), control) for text, style, control in segments]
+        return [Segment(text, style and self._restyle(style), control) for text, style, control in segments]
 
 
 @lru_cache(1024)
-def _plain(style: Style, background: Color) -> Style:
+def without_colours(style: Style, background: Color) -> Style:
+    """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a light terminal
+    turns into a dark one."""
     paper = background if style.bgcolor is None else Color.from_rich_color(style.bgcolor)
     plain = style.without_color + Style.from_meta(style.meta)  # clicks ask for what is there
     if abs(paper.brightness - background.brightness) > STANDS_OUT:
         return plain + Style(reverse=not style.reverse)
     return plain
-
-
-class FewColours(LineFilter):
-    """Chooses by the hue among the 16 colours of a terminal: the nearest of them is a grey for most colours of a quiet theme. Text in the colour
-    of its background loses the background: a theme of the terminal's own colours can't mix them.
-
-    `background`: that of the theme; None: the theme has the terminal's own colours.
-    """
-
-    def __init__(self, background: Color | None) -> None:
-        super().__init__()
-        self._background = background
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            Segment(text, style and _of_sixteen(style, self._background), control) for text, style, control in segments
-        ]
 
 
 _HUES = (
@@ -97,11 +81,14 @@ _LEAST_SATURATION = 0.25  # from which on a colour is no grey
 
 @lru_cache(4096)
 def _of_sixteen(style: Style, background: Color | None) -> Style:
+    """Chooses by the hue among the 16 colours of a terminal: the nearest of them is a grey for most colours of a quiet theme. Text in the colour
+    of its background loses the background: a theme of the terminal's own colours can't mix them. `background`: that of the theme; None: the
+    theme has the terminal's own colours."""
     if style.color is not None and style.color == style.bgcolor:
         return style.without_color + Style(color=style.color, meta=style.meta)
     if background is None:
         return style
-    plain = _plain(style, background)
+    plain = without_colours(style, background)
     if style.color is None or plain.reverse:
         return plain
     hue, saturation, _ = Color.from_rich_color(style.color).hsv
@@ -113,8 +100,8 @@ def _of_sixteen(style: Style, background: Color | None) -> Style:
 def own_filters(theme: Theme, system: str | None, *, no_color: bool) -> list[LineFilter]:
     """The filters that a theme needs on a terminal. `system`: the terminal's colours, as rich names them."""
     if not no_color and theme.ansi:
-        return [FewColours(None)]
+        return [Restyled(partial(_of_sixteen, background=None))]
     if not no_color and system != "standard":
         return []
     background = Color.parse("black" if theme.ansi else theme.background or "black")
-    return [NoColours(background) if no_color else FewColours(background)]
+    return [Restyled(partial(without_colours if no_color else _of_sixteen, background=background))]

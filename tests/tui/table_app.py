@@ -42,6 +42,9 @@ class TableApp(App[None]):
         self.table.set_rows(self.rows, 101.0)
         self.table.focus()
 
+    def keep_look(self, **fields: object) -> None:
+        """The table is not shown again."""
+
     def on_cursor_moved(self) -> None:
         self.seen.append(("moved", self.table.cursor_rank))
 

@@ -11,13 +11,14 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from engine.core.settings import Settings
 from tests.support import PATIENCE, entries
 from tests.tui.fake_engine import RUN, FakeEngine, FakeRun
 from tests.tui.seen import after, run_screen, showing, until, until_seen
 from tui.app import RankdeckApp
 from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
-from tui.theme import NoColours
+from tui.theme import without_colours
 from tui.widgets.rank_table import RankTable
 
 
@@ -111,7 +112,7 @@ async def test_without_colours_one_sees_which_pane_has_the_keys_and_where_the_lo
 ):
     monkeypatch.setenv("NO_COLOR", "1")
     engine.add_run("grey-1414").write(0, "".join(f"line {number}\n" for number in range(200)))
-    app = RankdeckApp(engine, open_run="grey-1414", theme=theme)
+    app = RankdeckApp(engine, Settings(theme=theme), open_run="grey-1414")
     async with showing(app, "line 199") as pilot:
 
         def underlined() -> str:
@@ -134,9 +135,8 @@ async def test_without_colours_one_sees_which_pane_has_the_keys_and_where_the_lo
 def test_without_colours_only_what_stands_out_from_the_background_is_reversed():
     white, black = Color.parse("#ffffff"), Color.parse("#000000")
     style = Style(color="red", bgcolor="rgb(255,255,255)", bold=True)
-    assert NoColours(black).apply([Segment("x", style)], black) == [Segment("x", Style(bold=True, reverse=True))]
-    assert NoColours(white).apply([Segment("x", style)], white) == [Segment("x", Style(bold=True))]
-    assert NoColours(black).apply([Segment("x", None)], black) == [Segment("x", None)]
+    assert without_colours(style, black) == Style(bold=True, reverse=True)
+    assert without_colours(style, white) == Style(bold=True)
 
 
 async def test_ctrl_z_suspends_and_is_no_letter_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -185,7 +185,7 @@ async def test_a_failed_rank_is_red_and_the_cursor_is_seen_where_colours_are_few
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("COLORTERM", raising=False)
     engine.add_run("few-1616").fail(1)
-    app = RankdeckApp(engine, open_run="few-1616", theme=theme)
+    app = RankdeckApp(engine, Settings(theme=theme), open_run="few-1616")
     async with showing(app, "◆ holding", "✖ failed") as pilot:
         await until(pilot, lambda: app.screen.query_one(RankTable).cursor_rank == 1, "the rank that failed")
         await pilot.press("k")

@@ -18,36 +18,17 @@ def ranks(order: Order, rows: list[Row], query: str = "") -> list[int]:
     return [row.view.rank for row in arranged(rows, order, query)]
 
 
+def gpu(utilisation: int | None, memory: int | None) -> GpuUse:
+    return GpuUse(utilisation=utilisation, memory=memory, memory_total=8 << 30)
+
+
 def some() -> list[Row]:
     return [
-        row(
-            0,
-            step=10,
-            throughput=30.0,
-            loss=1.0,
-            seen=90.0,
-            gpu=GpuUse(utilisation=50, memory=3 << 30, memory_total=8 << 30),
-        ),
+        row(0, step=10, throughput=30.0, loss=1.0, seen=90.0, gpu=gpu(50, 3 << 30)),
         row(1, "exited", step=12, throughput=None, loss=3.0, seen=99.0),
         row(2, "failed", step=10, throughput=20.0, loss=math.nan, seen=80.0, note="SIGKILL"),
-        row(
-            3,
-            "starting",
-            step=None,
-            throughput=None,
-            loss=None,
-            seen=None,
-            gpu=GpuUse(utilisation=None, memory=5 << 30, memory_total=8 << 30),
-        ),
-        row(
-            4,
-            "lost",
-            step=9,
-            throughput=25.0,
-            loss=2.0,
-            node="gpu02",
-            gpu=GpuUse(utilisation=5, memory=None, memory_total=8 << 30),
-        ),
+        row(3, "starting", step=None, throughput=None, loss=None, seen=None, gpu=gpu(None, 5 << 30)),
+        row(4, "lost", step=9, throughput=25.0, loss=2.0, node="gpu02", gpu=gpu(5, None)),
     ]
 
 

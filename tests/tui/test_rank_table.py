@@ -8,6 +8,7 @@ import pytest
 from textual.geometry import Region
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
+from engine.core.metrics.series import Series
 from engine.core.run.state import RankWord
 from tests.support import entries, from_table
 from tests.tui.hostile import CORPUS
@@ -183,11 +184,13 @@ async def test_trap_7_text_of_ranks_is_never_markup_nor_a_control_sequence():
 
 
 async def test_trap_6_values_that_are_not_finite_are_shown_and_no_error():
-    odd = (math.nan, None, math.inf, -math.inf)
+    odd = Series(0, "loss")
+    for step, value in enumerate((math.nan, math.inf, -math.inf)):
+        odd.append(step, step, value)
     app = TableApp([Row(row(0, throughput=math.inf, loss=math.nan).view, odd, odd)])
     async with app.run_test(size=(120, 4)) as pilot:
         await pilot.pause()
-        assert "××××" in lines(app.table)[1]  # noqa: RUF001
+        assert "×××" in lines(app.table)[1]  # noqa: RUF001
         assert " inf " in lines(app.table)[1]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from engine.core.errors import ProfileError
 from engine.core.metrics.resources import GpuUse
-from engine.core.settings import Look, Notify, Units, parse_settings
+from engine.core.settings import Look, Notify, Settings, Units, parse_settings
 from tests.support import PATIENCE, from_table
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import after, showing, until, until_seen
@@ -81,7 +81,7 @@ async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(t
     old.fail(2)
     new = engine.add_run("new-bbbb", now=time.time() + 1)
     script = f'echo "$RANKDECK_EVENT $RANKDECK_RUN" >> {tmp_path}/told'
-    app = RankdeckApp(engine, notify=Notify(command=("sh", "-c", script)))
+    app = RankdeckApp(engine, Settings(notify=Notify(command=("sh", "-c", script))))
     told = tmp_path / "told"
     async with app.run_test(size=(80, 24)) as pilot:
         new.fail(1)
@@ -97,7 +97,7 @@ async def test_the_end_of_the_app_ends_the_command_for_notices(tmp_path: Path, m
     engine = FakeEngine(tmp_path)
     run = engine.add_run("new-bbbb")
     pid = tmp_path / "pid"
-    app = RankdeckApp(engine, notify=Notify(command=("sh", "-c", f"echo $$ > {pid}; exec sleep 600")))
+    app = RankdeckApp(engine, Settings(notify=Notify(command=("sh", "-c", f"echo $$ > {pid}; exec sleep 600"))))
     async with app.run_test(size=(80, 24)) as pilot:
         run.fail(1)
         await until(pilot, lambda: pid.exists() and pid.read_text().endswith("\n"))
@@ -109,7 +109,7 @@ async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: P
     monkeypatch.setattr("tui.notices.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)
     run = engine.add_run("new-bbbb", now=time.time() + 1)
-    app = RankdeckApp(engine, open_run="new-bbbb", notify=Notify(bell=True, desktop="osc9"))
+    app = RankdeckApp(engine, Settings(notify=Notify(bell=True, desktop="osc9")), open_run="new-bbbb")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         written: list[str] = []
@@ -121,7 +121,7 @@ async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: P
 
 
 async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.data.kept_look.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tui.app.LOOK_SECONDS", 0.0)
     engine = FakeEngine(tmp_path)
     engine.add_run("new-bbbb").tick(1)
     app = RankdeckApp(engine, open_run="new-bbbb")
@@ -132,7 +132,7 @@ async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path
         wanted = Look(pane="chart", hidden=("throughput",), curves="10 min", own_scale=True, charts=4)
         kept = {("look", field): getattr(wanted, field) for field in wanted.__struct_fields__}
         await until(pilot, lambda: engine.settings == kept, "the look is kept")
-    app = RankdeckApp(engine, open_run="new-bbbb", look=wanted)
+    app = RankdeckApp(engine, Settings(look=wanted), open_run="new-bbbb")
     async with app.run_test(size=(120, 40)) as pilot:
         text = await until_seen(pilot, "curves: 10 min, own scales", "Chart", "▲ r0  ● mean")
         assert "Log: rank" not in text
@@ -160,5 +160,7 @@ async def test_sizes_and_times_are_in_the_units_of_the_user(tmp_path: Path):
         (Units(), " 61 G ", "20:36:40 "),
         (Units(memory="GB", time="UTC"), " 65 G ", "15:06:40Z "),
     ):
-        async with showing(RankdeckApp(engine, open_run="new-bbbb", units=units), size, size=(120, 40)) as pilot:
+        async with showing(
+            RankdeckApp(engine, Settings(units=units), open_run="new-bbbb"), size, size=(120, 40)
+        ) as pilot:
             await after(pilot, "4", clock, "a warning")

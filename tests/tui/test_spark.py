@@ -8,7 +8,7 @@ from tests.tui.table_app import TableApp, row
 from tui.data.curves import Look, curves
 from tui.data.model import Row
 from tui.text.sparkline import scale_of, spark_values, sparkline
-from tui.widgets.run_charts import look_words, metrics_of, pages_of
+from tui.widgets.run_charts import look_words, metrics_of
 
 
 def series(*values: float, rank: int = 0) -> Series:
@@ -49,14 +49,14 @@ def test_a_window_shows_only_what_is_newer():
 
 
 def test_all_ranks_share_one_scale():
-    assert scale_of([series(1, 2), (3.0, None), series(0, rank=1)]) == (0, 3)
-    assert scale_of([(None,), ()]) is None
+    assert scale_of([series(1, 2), None, series(0, 3, rank=1)]) == (0, 3)
+    assert scale_of([None]) is None
     assert sparkline([1, 2], 2, scale=(0, 8)) == "▂▃"
     assert sparkline([-1, 9], 2, scale=(0, 8)) == "▁█"
 
 
 async def test_the_table_draws_on_one_scale_and_on_a_key_on_its_own():
-    rows = [Row(row(rank).view, (), series(*level, rank=rank)) for rank, level in enumerate([(1, 2), (7, 8)])]
+    rows = [Row(row(rank).view, None, series(*level, rank=rank)) for rank, level in enumerate([(1, 2), (7, 8)])]
     app = TableApp(rows)
     async with app.run_test(size=(100, 8)) as pilot:
         await pilot.pause()
@@ -97,10 +97,7 @@ def test_the_chosen_rank_is_drawn_above_the_band_and_over_time_repeated_steps_ar
 
 
 def test_every_metric_has_its_page():
-    assert pages_of(metrics_of(["lr", "loss", "val_loss", "throughput"]), 2) == [
-        ("loss", "throughput"),
-        ("val_loss", "lr"),
-    ]
+    assert metrics_of(["lr", "loss", "val_loss", "throughput"]) == ["loss", "throughput", "val_loss", "lr"]
     assert metrics_of(["gpu.memory", "process.cpu", "zeta", "loss"]) == ["loss", "zeta", "process.cpu", "gpu.memory"]
     assert metrics_of([]) == ["loss", "throughput"]
     assert look_words(Look(log=True, smoothing=0.6, begin=0.5)) == ["log", "smoothed 0.6", "50%-100% of the run"]

@@ -41,10 +41,11 @@ from textual.widgets import Input
 from engine.core.catalogue import ProfileEntry
 from engine.core.checks.findings import Finding
 from engine.core.errors import CheckError, RankdeckError, SupervisorError
+from engine.core.settings import Settings
 from tests.support import ROOT
 from tests.tui.fake_engine import FakeEngine, FakeRun, entry, profile
 from tests.tui.seen import run_screen, text_of, type_at_once, until, until_gone, until_seen
-from tui.app import RankdeckApp
+from tui.app import DEFAULT_SETTINGS, RankdeckApp
 from tui.widgets.form_row import FormRow
 from tui.widgets.rank_table import RankTable
 
@@ -100,7 +101,8 @@ class Teller:
         for step in steps[:on]:
             self.happen(step)
         (where, *_), options = arguments(steps[on].removeprefix("on "))
-        app = RankdeckApp(self.engine, open_run=None if where == "home" else where, **options)
+        settings = Settings(theme=options.pop("theme", DEFAULT_SETTINGS.theme))
+        app = RankdeckApp(self.engine, settings, open_run=None if where == "home" else where, **options)
         left = steps.index("left") if "left" in steps else len(steps)
         width, height = map(int, size.split("x"))
         self.monkeypatch.chdir(self.engine.folder)  # without a script, whose name a new form would take

@@ -4,7 +4,7 @@ else, and a burst of updates costs one paint."""
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,15 +22,12 @@ PACE_STEPS = 64  # newest steps for the estimate of the end: enough to be steady
 IMPORTING = "importing torch"  # note of ranks that have no process yet, while torch is imported
 
 
-Source = Series | Sequence[float | None]  # a curve, or its values of one cell each; None for values that are not finite
-
-
 class Row(NamedTuple):
     """One rank in the table: its view, and its two series, which grow."""
 
     view: RankView
-    throughput: Source = ()
-    loss: Source = ()
+    throughput: Series | None = None
+    loss: Series | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +163,7 @@ class RunModel:
             view = msgspec.structs.replace(view, loss=math.nan)
         if self._imports and view.pid is None and not view.note:
             view = msgspec.structs.replace(view, note=IMPORTING)
-        return Row(view=view, throughput=throughput or (), loss=loss or ())
+        return Row(view=view, throughput=throughput, loss=loss)
 
     def header(self, now: float, title: str = "") -> Header | None:
         """The run as a whole; `now` is of the supervisor's host; `title`: empty for the name of its profile. None before the first message."""

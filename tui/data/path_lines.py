@@ -81,5 +81,4 @@ class PathSuggester(Suggester):
         self._folder, self._ending = folder, ending
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The whole path, or None."""
         return await off_loop(lambda: completed(value, self._folder(), ending=self._ending))

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Literal, NamedTuple, get_args
 
 from engine.core.views.view import RankView
+from tui.data.model import Row
 
 Column = Literal[
     "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"
@@ -34,8 +35,6 @@ _WORDS: dict[Column, tuple[str, str]] = {
 
 
 class Order(NamedTuple):
-    """By which column the ranks are sorted."""
-
     column: Column = "rank"
     reverse: bool = False
 
@@ -56,15 +55,6 @@ class Order(NamedTuple):
 ORDERS = (Order(), Order("state"), Order("step"))  # by rank, failed first, slowest first: what one key goes through
 
 
-class HasView(Protocol):
-    @property
-    def view(self) -> RankView:
-        """Its rank."""
-
-
-Row = TypeVar("Row", bound=HasView)
-
-
 def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
     """The rows that a filter shows, in order. Where there is no value, the row comes last; equal ones are in order of rank."""
     words = query.lower().split()
@@ -78,7 +68,7 @@ def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
     return known + unknown
 
 
-class Arrangement(Generic[Row]):
+class Arrangement:
     """Rows of all ranks, and which of them are shown, in order. `every`: in order of rank. `order`: how they are sorted. `query`:
     see `matches`."""
 

@@ -22,7 +22,6 @@ class DeckScreen(Screen[None]):
 
     @property
     def engine(self) -> EngineClient:
-        """Where profiles and runs come from."""
         return self.deck.engine
 
     @property
@@ -47,9 +46,9 @@ class DeckScreen(Screen[None]):
         even have begun."""
         self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
 
-    def key_label(self, key: str, label: str) -> str:
-        """The label in the footer of a key, which is named by its id in the table of keys; `label`: the table's."""
-        return label
+    def key_label(self, key: str) -> str:
+        """The label in the footer of a key, which is named by its id in the table of keys; empty: the table's."""
+        return ""
 
     @property
     def parting(self) -> str | None:

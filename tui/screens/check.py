@@ -41,7 +41,7 @@ class CheckScreen(DeckScreen):
         self._has_moved = False
 
     def compose(self) -> ComposeResult:
-        yield CheckGrid(id="grid", ascii=self.deck.ascii, classes="pane")
+        yield CheckGrid(ascii=self.deck.ascii)
         yield TextPane(id="finding", ascii=self.deck.ascii, focus=False)
         yield KeyBar()
 

@@ -131,7 +131,6 @@ class CompareScreen(DeckScreen):
         self._show()
 
     def action_whole(self) -> None:
-        """The chart, the table, or both."""
         now = [name for name in ("-chart-only", "-table-only") if self.has_class(name)]
         following = {"": "-chart-only", "-chart-only": "-table-only", "-table-only": ""}[now[0] if now else ""]
         self.remove_class("-chart-only", "-table-only")

@@ -14,8 +14,6 @@ from tui.widgets.text_pane import TextPane
 
 
 class HelpScreen(DeckScreen):
-    """One text that scrolls and can be searched."""
-
     BINDINGS = bindings("help")
     AUTO_FOCUS = "#help"
 

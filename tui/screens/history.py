@@ -39,8 +39,6 @@ class HistoryList(LineList):
 
 
 class HistoryScreen(DeckScreen):
-    """A list of runs, and the details of the one under the cursor."""
-
     BINDINGS = bindings("history")
     AUTO_FOCUS = "#history"
 

@@ -78,7 +78,6 @@ class HomeLists(Container):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read_profiles(self) -> None:
-        """Reads the profiles, and puts the cursor on the wanted one."""
         self._home.begin(self._read_profiles, "profiles", exclusive=True)
 
     async def _read_profiles(self) -> None:

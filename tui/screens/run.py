@@ -74,10 +74,10 @@ class RunScreen(DeckScreen):
         yield table
         yield NodeGrid(ascii=ascii, units=self.deck.units, id="nodes", classes="pane")
         with Container(id="lower"):
-            yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
+            yield RunCharts(ascii=ascii, slow=self.deck.slow)
             yield LogView(ascii=ascii, id="log", classes="pane")
             yield TextPane(id="events", ascii=ascii)
-            yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
+            yield BenchPane(ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
         yield self.ranks.line
         yield self.panes.search
@@ -94,14 +94,6 @@ class RunScreen(DeckScreen):
         self.panes.arrange()
         self.painter.start()
         self._watch()
-
-    @on(RankTable.LookChanged)
-    def _table_changed(self, message: RankTable.LookChanged) -> None:
-        self.deck.keep_look(**message.fields)
-
-    @on(RunCharts.Changed)
-    def _charts_changed(self, message: RunCharts.Changed) -> None:
-        self.deck.keep_look(charts=message.count)
 
     async def on_unmount(self) -> None:
         """Closes the connection; the run keeps running."""
@@ -201,14 +193,14 @@ class RunScreen(DeckScreen):
         activity = "is stopping" if self.acts.is_stopping else "keeps running"
         return f"{plain_line(run.name)} {activity}: rankdeck attach {self.run_id}"
 
-    def key_label(self, key: str, label: str) -> str:
+    def key_label(self, key: str) -> str:
         if key == "run.detach" and self.model.ended:
             return "close"
         if key == "run.restart" and self.model.run is not None and self.model.run.state == "succeeded":
             return "run again"
         if key == "run.search" and self.is_mounted and self.ranks.table.has_focus:
             return "filter"
-        return label
+        return ""
 
     def action_detach(self) -> None:
         parting = self.parting

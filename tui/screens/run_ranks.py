@@ -46,7 +46,6 @@ class RunRanks:
             ranks.show_nodes(model.run.nodes, views, model.away(now))
 
     def close_filter(self) -> None:
-        """Shows all ranks again."""
         self.line.close()
         self.table.filter("")
         self._screen.set_focus(self.shown)

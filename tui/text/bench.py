@@ -46,26 +46,21 @@ def _row(result: Result) -> str:
     return f"{moved_words(result.bytes):>8}{result.repetitions:7}{times}{rates}"
 
 
-def value_of(result: Result, measure: Measure) -> float | None:
-    """The value that is drawn for a result: microseconds, or 10^9 bytes per second; None if there is nothing to draw."""
-    values = {"latency": result.median_us, "busbw": result.busbw, "algbw": result.algbw}
-    return values[measure] if result.bytes else None
-
-
 def bench_curves(results: Iterable[Result], measure: Measure) -> Curves | None:
     """A curve for each collective and type, in powers of 2 and of 10; None while there is nothing to draw."""
-    results = [result for result in results if value_of(result, measure) is not None]
+    shown = []
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for result in results:
-        value = value_of(result, measure)
-        if value is not None:
+        value = {"latency": result.median_us, "busbw": result.busbw, "algbw": result.algbw}[measure]
+        if result.bytes and value is not None:
+            shown.append(result)
             place = math.log2(result.bytes), math.log10(max(value, LEAST))
             points.setdefault(result.key[:2], []).append(place)
     if not points:
         return None
     drawn = [
         Curve(name, [x for x, _ in found], [y for _, y in found])
-        for name, found in zip(curve_names(results), map(sorted, points.values()), strict=False)
+        for name, found in zip(curve_names(shown), map(sorted, points.values()), strict=False)
     ]
     x = [place for curve in drawn for place in curve.x]
     y = [place for curve in drawn for place in curve.y]

@@ -28,8 +28,3 @@ def empty_words(shown: LogFilter, *, whole: bool) -> str:
     if not whole:
         return "Reading." if shown.is_empty else "Looking for lines that the filter shows."
     return "The log is empty." if shown.is_empty else "The filter shows no line."
-
-
-def filter_words(shown: LogFilter) -> str:
-    """A warning about a filter; empty: none."""
-    return "the filter takes too long, and is left out" if shown.is_slow else ""

@@ -92,4 +92,5 @@ def shown(text: Content, *, ascii: bool) -> Content:
     return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
 
 
-_ASCII = str.maketrans({"…": "~", "–": "-", "·": "|", "•": "*", "→": "->", "↪": ">", "✔": "+", "✖": "X"})  # noqa: RUF001
+_FRAMES = dict(zip("┌┐└┘─│┬┴├┤┼", "++++-|+++++", strict=True))
+_ASCII = str.maketrans({"…": "~", "–": "-", "·": "|", "•": "*", "→": "->", "↪": ">", "✔": "+", "✖": "X", **_FRAMES})  # noqa: RUF001

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Container, Sequence
-from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -27,17 +26,6 @@ MAX_BOX_RANKS = 64  # ranks of one node that are drawn one by one; if it has mor
 FOLDER = "..."  # stands for the folder of the run on its node, whose name is not known before the launch
 
 
-class _Drawing(NamedTuple):
-    top: str
-    bottom: str
-    side: str
-    flat: str
-
-
-_ROUND = _Drawing("┌┬┐", "└┴┘", "│", "─")
-_ASCII = _Drawing("+++", "+++", "|", "-")
-
-
 def plan_text(
     plan: LaunchPlan, width: int, *, ascii: bool = False, trusted_by: str = "a launch trusts it", shown_by: str = ""
 ) -> Content:
@@ -52,7 +40,7 @@ def plan_text(
         lines += [Content.styled(line, "$text-warning") for line in wrapped(f"{NOT_LOOKED_UP}; {trusted_by}", width)]
     for text in filter(None, (plan.message, plan.backend_note, plan.description)):
         lines += sentence(text, width)
-    lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
+    lines += ["", *boxes(plan.nodes, width), ""]
     for warning in plan.warnings:
         lines += labelled("warning", plain_line(warning.line), width, style="$text-warning")
     if plan.submission is not None:
@@ -120,13 +108,13 @@ def backends_text(infos: Sequence[BackendInfo], chosen: str, width: int, *, asci
     return shown(Content("\n").join(lines), ascii=ascii)
 
 
-def boxes(nodes: Sequence[PlannedNode], width: int, *, ascii: bool = False) -> list[str]:
+def boxes(nodes: Sequence[PlannedNode], width: int) -> list[str]:
     """Every node of a plan as a box with a cell for each of its ranks, as many side by side as fit into `width` cells."""
     digits = max(2, len(str(max(rank for node in nodes for rank in node.ranks))))
     rows: list[list[str]] = []
     used = 0
     for node in nodes:
-        box = _box(node, width, digits, _ASCII if ascii else _ROUND)
+        box = _box(node, width, digits)
         if rows and used + 2 + len(box[0]) <= width:
             row = rows[-1]
             height = max(len(row), len(box))
@@ -140,7 +128,7 @@ def boxes(nodes: Sequence[PlannedNode], width: int, *, ascii: bool = False) -> l
     return [line.rstrip() for row in rows for line in row]
 
 
-def _box(node: PlannedNode, width: int, digits: int, drawing: _Drawing) -> list[str]:
+def _box(node: PlannedNode, width: int, digits: int) -> list[str]:
     """Lines of equal length: the node's name, then its cells."""
     if len(node.ranks) > MAX_BOX_RANKS:
         cells = [f" {node.ranks[0]} to {node.ranks[-1]}, {len(node.ranks)} ranks "]
@@ -150,13 +138,13 @@ def _box(node: PlannedNode, width: int, digits: int, drawing: _Drawing) -> list[
     columns = min(len(cells), max(1, (width - 1) // (cell + 1)))
     if len(cells) > columns:
         columns = max(power for power in (1, 2, 4, 8, 16, 32) if power <= columns)
-    rule = [drawing.flat * cell] * columns
-    lines = [plain_line(node.name), drawing.top[0] + drawing.top[1].join(rule) + drawing.top[2]]
+    rule = ["─" * cell] * columns
+    lines = [plain_line(node.name), f"┌{'┬'.join(rule)}┐"]
     for begin in range(0, len(cells), columns):
         row = cells[begin : begin + columns]
         row += [" " * cell] * (columns - len(row))
-        lines.append(drawing.side + drawing.side.join(row) + drawing.side)
-    lines.append(drawing.bottom[0] + drawing.bottom[1].join(rule) + drawing.bottom[2])
+        lines.append(f"│{'│'.join(row)}│")
+    lines.append(f"└{'┴'.join(rule)}┘")
     longest = max(cell_len(line) for line in lines)
     return [line + " " * (longest - cell_len(line)) for line in lines]
 

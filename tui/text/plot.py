@@ -15,7 +15,7 @@ from engine.core.metrics.series import Series
 from engine.core.numbers import duration, number
 from tui.data.curves import Curve, Curves, Look, curves
 from tui.text.cells import Span, segments_line
-from tui.text.marks import signs
+from tui.text.marks import signs, to_ascii
 
 DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
 LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 33), (30, 140, 200))
@@ -33,7 +33,6 @@ RESTART = "┊"
 ASCII_RESTART = ":"  # drawn from top to bottom where a later attempt went on
 QUIET = (128, 128, 128)  # the colour of this line, and of faint curves
 AXIS = 7  # Cells of the vertical axis' numbers. They never change, so that the curves stay where they are.
-_ASCII_FRAME = str.maketrans("┌┐└┘─│┬┴├┤┼", "++++-|+++++")
 
 # plotext has one figure for everybody.
 _PLOTEXT = threading.Lock()
@@ -76,16 +75,10 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
     with _PLOTEXT:
         text = _plotted(found, request, ticks)
     if request.ascii:
-        text = text.translate(_ASCII_FRAME)
-    names = [
-        (
-            sign or (ASCII_MARKER if request.ascii else SWATCH),
-            curve.name,
-            Style(color=rgb(colour)),
-        )
-        for curve, sign, colour in _drawn_as(found, request)
-        if curve.name
-    ]
+        text = to_ascii(text)
+    swatch = ASCII_MARKER if request.ascii else SWATCH
+    drawn = [one for one in _drawn_as(found, request) if one[0].name]
+    names = [(sign or swatch, curve.name, Style(color=rgb(colour))) for curve, sign, colour in drawn]
     return Picture([segments_line(line) for line in text.splitlines()][: request.height], names, found.smoothing)
 
 

@@ -144,7 +144,6 @@ class Fit:
 
     @property
     def sortable(self) -> list[Column]:
-        """The columns that are shown and can be sorted by."""
         shown = {name for name, _ in headings(self.columns, self.unit, ascii=False)}
         return [column for column in COLUMNS if column in shown]
 

@@ -190,7 +190,6 @@ def _keys(keys: Iterable[tuple[str, str]], width: int, keymap: Mapping[str, str]
 
 
 def events_text(events: Iterable[EventLine], width: int, units: Units = DEFAULT_UNITS) -> Content:
-    """The events of a run, oldest first."""
     lines: list[Content | str] = []
     for event in events:
         at = clock(event.at, TIME, units)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.core.metrics.series import Bucket, Series
-from tui.data.model import Source
 from tui.text.marks import signs
 
 Scale = tuple[float, float]  # values of the lowest and the highest block
@@ -25,13 +24,11 @@ class _Part(NamedTuple):
     odd: int
 
 
-def spark_values(source: Source, width: int, since: float | None = None) -> list[float | None]:
+def spark_values(source: Series | None, width: int, since: float | None = None) -> list[float | None]:
     """At most `width` values, oldest first. A cell shows the middle of its lowest and highest value. If they are much further apart than
     in most cells, it shows the one that stands out from the cell before, or, in the first cell, from the next. None marks a cell with a
     value that was not finite. `since`: only newer values, in seconds since the epoch; None: all."""
-    if not isinstance(source, Series):
-        return list(source[-width:]) if width > 0 else []
-    parts = _parts(source, since)
+    parts = _parts(source, since) if source is not None else ()
     if width <= 0 or not parts:
         return []
     count, size = min(width, len(parts)), len(parts)
@@ -66,21 +63,18 @@ def _cell(group: Sequence[_Part | Bucket]) -> tuple[float, float] | None:
     return (low, high) if low <= high else None
 
 
-def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | None:
+def scale_of(sources: Iterable[Series | None], since: float | None = None) -> Scale | None:
     """The lowest and the highest finite value of several curves; None if there is none."""
     low, high = math.inf, -math.inf
-    for source in sources:
-        if isinstance(source, Series) and since is None:
+    for source in filter(None, sources):
+        if since is None:
             low, high = min(low, source.low), max(high, source.high)
-        elif isinstance(source, Series):
-            for part in _parts(source, since):
-                if part.low is not None and part.low < low:
-                    low = part.low
-                if part.high is not None and part.high > high:
-                    high = part.high
-        else:
-            finite = [value for value in source if value is not None and abs(value) < math.inf]
-            low, high = min([low, *finite]), max([high, *finite])
+            continue
+        for part in _parts(source, since):
+            if part.low is not None and part.low < low:
+                low = part.low
+            if part.high is not None and part.high > high:
+                high = part.high
     return (low, high) if low <= high else None
 
 
@@ -101,7 +95,7 @@ def sparkline(
     """Draws the newest values, each in one cell.
 
     Args:
-        values: oldest first. None and values that are not finite are marked instead of drawn.
+        values: oldest first, and finite. None is marked: a value that was not finite.
         width: cells. A shorter series leaves its left empty.
         scale: the values of the lowest and the highest block; None: the extremes of the shown values.
 
@@ -111,7 +105,7 @@ def sparkline(
     if width <= 0:
         return ""
     drawn = signs(ascii=ascii)
-    shown = [_finite(value) for value in values[-width:]]
+    shown = values[-width:]
     finite = [value for value in shown if value is not None]
     low, high = scale or (min(finite, default=0.0), max(finite, default=0.0))
     # Halves, because the difference of two large floats can be infinite.
@@ -125,13 +119,3 @@ def sparkline(
         place = round((value / 2 - low / 2) / span * last) if span > 0 else last // 2
         cells.append(drawn.blocks[0 if place < 0 else last if place > last else place])
     return "".join(cells).rjust(width)
-
-
-def _finite(value: float | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        value = float(value)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) else None

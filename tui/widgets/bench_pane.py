@@ -52,8 +52,8 @@ class BenchChart(Chart):
 class BenchPane(TextPane):
     """The table; if there is room, the curves are beside it, else one key goes from one to the next."""
 
-    def __init__(self, *, id: str, ascii: bool, slow: bool) -> None:
-        super().__init__(id=id, ascii=ascii)
+    def __init__(self, *, ascii: bool, slow: bool) -> None:
+        super().__init__(id="bench", ascii=ascii)
         self._chart = BenchChart(ascii=ascii, slow=slow)
         self._results: list[Result] = []
         self._measure: Measure | None = None

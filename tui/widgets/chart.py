@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
@@ -33,15 +32,6 @@ class Chart(Widget):
     ALLOW_SELECT = False
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chart--title", "chart--frame", "chart--empty"}
-
-    class Drawn(Message, bubble=False):
-        """The thread has finished a picture."""
-
-        def __init__(self, request: Request, picture: Picture | None, seconds: float) -> None:
-            super().__init__()
-            self.request = request
-            self.picture = picture
-            self.seconds = seconds
 
     def __init__(self, *, ascii: bool = False, slow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -104,7 +94,12 @@ class Chart(Widget):
         self._due_at = time.monotonic() + self.every
         self._is_drawing = True
         drawing = self._drawing(request)
-        self.run_worker(lambda: self._draw(request, drawing), thread=True, exit_on_error=False, group="chart")
+
+        def draw() -> tuple[int, Picture | None, float]:
+            begin = time.thread_time()
+            return width, drawing(), time.thread_time() - begin
+
+        self.run_worker(draw, thread=True, exit_on_error=False, group="chart")
 
     def _contents(self) -> object:
         """A value that changes whenever the picture would change."""
@@ -117,34 +112,26 @@ class Chart(Widget):
         return 1
 
     def _words(self) -> str:
-        latest = [
-            text
-            for name, series in self._series[:1]
-            if (text := (f"{plain_line(name)} {number(series.last, AXIS).strip()}" if series.last is not None else ""))
-        ]
-        return latest[0] if latest else "no values yet"
+        for name, series in self._series[:1]:
+            if series.last is not None:
+                return f"{plain_line(name)} {number(series.last, AXIS).strip()}"
+        return "no values yet"
 
     def on_show(self) -> None:
         """Draws the changes made while the chart was hidden."""
         self._draw_if_due()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Tries again after a picture that could not be drawn."""
-        if event.state is WorkerState.ERROR:
+        """Shows the picture, or tries again after one that could not be drawn."""
+        if event.state in (WorkerState.SUCCESS, WorkerState.ERROR):
             self._is_drawing = False
-
-    def _draw(self, request: Request, drawing: Callable[[], Picture | None]) -> None:
-        begin = time.thread_time()
-        result = drawing()
-        self.post_message(self.Drawn(request, result, time.thread_time() - begin))
-
-    def on_chart_drawn(self, message: Drawn) -> None:
-        self._is_drawing = False
-        self._due_at = time.monotonic() + max(self.every, message.seconds / SHARE)
-        if message.request.width == self.size.width:
-            self._picture = message.picture
-        self._strips = None
-        self.refresh()
+        if event.state is WorkerState.SUCCESS and event.worker.result is not None:
+            width, picture, seconds = event.worker.result
+            self._due_at = time.monotonic() + max(self.every, seconds / SHARE)
+            if width == self.size.width:
+                self._picture = picture
+            self._strips = None
+            self.refresh()
 
     # --- painting ----------------------------------------------------------------------------------------------------
 

@@ -51,8 +51,8 @@ class CheckGrid(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         "check-grid--header", "check-grid--cursor", "check-grid--ok", "check-grid--warn", "check-grid--fail", "check-grid--skip",
     }  # fmt: skip
 
-    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, ascii: bool) -> None:
+        super().__init__(id="grid", classes="pane")
         self._ascii = ascii
         self._grid = Grid(())
         self._row = self._column = 0

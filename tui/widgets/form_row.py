@@ -1,9 +1,7 @@
 """A form, and one line of it: a label, the value typed or chosen, and below it the problems with the value."""
 
-from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
-from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
@@ -15,9 +13,6 @@ from tui.widgets.command_line import CommandLine
 
 class FormRow(Horizontal):
     """A line of a form. Its widget is `line`. `takes_commands`: a pasted launch command is a message, not text."""
-
-    class Resized(Message):
-        """The row needs more lines or fewer, or has moved."""
 
     def __init__(
         self, field: Field, value: str, *, ascii: bool, suggester: Suggester | None = None, takes_commands: bool = False
@@ -43,8 +38,9 @@ class FormRow(Horizontal):
         yield self._warning
 
     def on_resize(self) -> None:
-        """Lets the form keep the row in sight."""
-        self.post_message(self.Resized())
+        """Lets the form keep its line with the cursor in sight: an error that has appeared may have moved it."""
+        if isinstance(self.parent, Form):
+            self.parent.show_whole()
 
     def show_problem(self, text: str) -> None:
         self.set_class(bool(text), "-wrong")
@@ -68,9 +64,4 @@ class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
 
     def on_resize(self) -> None:
         """Less room may hide the line with the cursor."""
-        self.show_whole()
-
-    @on(FormRow.Resized)
-    def _row_resized(self) -> None:
-        """An error that has appeared may be out of view, or have moved the line with the cursor."""
         self.show_whole()

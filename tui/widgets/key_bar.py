@@ -1,7 +1,8 @@
 """The footer: the keys that do something now, in one line, the most useful first. Textual's `Footer` builds a widget for every key each
 time the focus moves, and scrolls what does not fit; this one draws a line and leaves out whole entries."""
 
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
@@ -30,13 +31,6 @@ class Entry(NamedTuple):
         return cell_len(self.shown) + cell_len(self.label) + 3
 
 
-@runtime_checkable
-class HasKeyLabels(Protocol):
-    """A screen that changes the label of a key with its state."""
-
-    def key_label(self, key: str, label: str) -> str: ...
-
-
 class KeyBar(Widget):
     """Keys and their actions. A click presses the key."""
 
@@ -54,6 +48,7 @@ class KeyBar(Widget):
         """The keys that do something now, the most useful first."""
         found: dict[str, Entry] = {}
         focused = self.screen.focused
+        own_label: Callable[[str], str] | None = getattr(self.screen, "key_label", None)
         for key, active in self.screen.active_bindings.items():
             binding = active.binding
             known = _KEYS.get(binding.id or "")
@@ -63,10 +58,8 @@ class KeyBar(Widget):
                 continue
             # While the user types, letters are text: another key of the same action is shown, or none.
             if focused is None or not focused.check_consume_key(key, key_to_character(key)):
-                label = binding.description
-                if isinstance(self.screen, HasKeyLabels):
-                    label = self.screen.key_label(known.id, label)
-                found[known.id] = Entry(key, key_name(key), label, known.pinned)
+                label = own_label(known.id) if own_label is not None else ""
+                found[known.id] = Entry(key, key_name(key), label or binding.description, known.pinned)
         first = [
             id for place, ids in FOOTER_FIRST.items() if any(_KEYS[one].where == place for one in found) for id in ids
         ]

@@ -13,8 +13,6 @@ RANK_CELLS = {f"ranks--{state}" for state in ("starting", "exited", "failed", "l
 
 
 class CursorMoved(Message):
-    """The cursor of a pane moved."""
-
     def can_replace(self, message: Message) -> bool:
         """Only the newest place of the cursor matters."""
         return isinstance(message, CursorMoved)

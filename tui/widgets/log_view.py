@@ -21,7 +21,7 @@ from tui.data.log.merged import MergedLog, Place
 from tui.data.log.pattern import PatternError
 from tui.keys import bindings
 from tui.text.cells import plain_line
-from tui.text.log import empty_words, filter_words, search_words
+from tui.text.log import empty_words, search_words
 from tui.widgets.line_keys import LineKeys, line_width
 from tui.widgets.log_follower import LogFollower
 from tui.widgets.log_rows import PARTS, styles_of
@@ -38,13 +38,6 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-view--{part}" for part in PARTS}
 
     wrap: var[bool] = var(False)  # whether long lines go on in the next row
-
-    class Changed(Message):
-        """What `badge`, the title, the filter or the search say is different now."""
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the newest state matters."""
-            return isinstance(message, LogView.Changed)
 
     class Arrived(Message, bubble=False):
         """Something was read, or found. Posted from other threads."""
@@ -124,14 +117,13 @@ class LogView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         if state != self._announced:
             self._announced = state
             self._say()
-            self.post_message(self.Changed())
 
     def _say(self) -> None:
         title = ", ".join(filter(None, (self._title, plain_line(self._filter.words))))
         self.border_title = fitted_title(self, title or "Log", ascii=self._ascii)
         finder = self.finder
         words = (
-            self._filter_error or filter_words(self._filter),
+            self._filter_error or ("the filter takes too long, and is left out" if self._filter.is_slow else ""),
             search_words(finder.pattern, finder.found, finder.wrapped, finder.error),
             self.badge,
         )

@@ -2,7 +2,7 @@
 (8.2.8) repaints everything when one cell changes, takes text for markup and measures every cell of every row. This table draws the lines
 that are on the screen, keeps what it has drawn, and repaints the lines that differ."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, cast, get_args
 
 from msgspec.structs import replace
@@ -12,7 +12,6 @@ from textual import events
 from textual.cache import LRUCache
 from textual.content import Content
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -29,11 +28,7 @@ from tui.widgets.text_pane import fitted_title
 
 MOST_SCALED = 512  # ranks that are looked at for the common scale of the small curves
 
-_WHOLE_ROW: Container[RankWord] = (
-    "failed",
-    "lost",
-    "stopped",
-)  # states that colour the whole row; others colour their word
+_WHOLE_ROW = ("failed", "lost", "stopped")  # states that colour the whole row; others colour their word
 
 
 class Cells(NamedTuple):
@@ -121,7 +116,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id, classes=classes)
         self._ascii = ascii
         self.none_matches = "No rank matches."  # shown while the filter shows no rank
-        self._ranks: Arrangement[Row] = Arrangement()
+        self._ranks = Arrangement()
         self._rows: Sequence[Row] = ()  # those that the filter shows, in order
         self._now = 0.0
         self._cursor = 0
@@ -150,13 +145,6 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
             self._sparks = sparks_of(every[first : first + MOST_SCALED], look, int(self._now))
         self._show(self._ranks.in_order(self._now))
 
-    class LookChanged(Message):
-        """The user wants another look. `fields`: the changed fields of `Look`."""
-
-        def __init__(self, **fields: object) -> None:
-            super().__init__()
-            self.fields = fields
-
     def action_columns(self) -> None:
         where = "shown where there is room"
         options = {
@@ -179,7 +167,7 @@ class RankTable(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
         self._look = replace(self._look, **fields)
         self.set_rows(self._ranks.every, self._now)
         self.refresh()
-        self.post_message(self.LookChanged(**fields))
+        cast("Deck", self.app).keep_look(**fields)
 
     def _show(self, rows: Sequence[Row]) -> None:
         cursor_rank = self.cursor_rank

@@ -6,7 +6,6 @@ from typing import cast
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.content import Content
-from textual.message import Message
 
 from engine.core.metrics.resources import RESOURCES
 from tui.data.curves import Look
@@ -26,15 +25,8 @@ LEAST_PART = 0.02  # smallest part of a run that is drawn
 class RunCharts(Container, can_focus=True):
     BINDINGS = bindings("chart")
 
-    class Changed(Message):
-        """The user wants another number of charts."""
-
-        def __init__(self, count: int) -> None:
-            super().__init__()
-            self.count = count
-
-    def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, ascii: bool, slow: bool) -> None:
+        super().__init__(id="chart", classes="pane")
         self._new_chart = partial(Chart, ascii=ascii, slow=slow)
         self._charts = [self._new_chart() for _ in range(2)]
         self._count = len(self._charts)
@@ -71,7 +63,7 @@ class RunCharts(Container, can_focus=True):
     def _pages(self) -> list[tuple[str, ...]]:
         """The metrics that are drawn at the same time, page by page."""
         metrics = metrics_of(self._model.series.keys() if self._model is not None else [])
-        return pages_of(metrics, self._count)
+        return [tuple(metrics[first : first + self._count]) for first in range(0, len(metrics), self._count)]
 
     @property
     def metric(self) -> str:
@@ -95,7 +87,7 @@ class RunCharts(Container, can_focus=True):
 
     def action_panels(self) -> None:
         self.show_panels(PANELS[(PANELS.index(self._count) + 1) % len(PANELS)])
-        self.post_message(self.Changed(self._count))
+        cast("Deck", self.app).keep_look(charts=self._count)
 
     def action_choose(self) -> None:
         if self._model is not None:
@@ -141,11 +133,6 @@ def metrics_of(keys: list[str]) -> list[str]:
 
     others = sorted((key for key in keys if key not in (LOSS, THROUGHPUT)), key=order)
     return [*(key for key in (LOSS, THROUGHPUT) if key in keys or not others), *others]
-
-
-def pages_of(metrics: list[str], size: int) -> list[tuple[str, ...]]:
-    """So many metrics at a time."""
-    return [tuple(metrics[first : first + size]) for first in range(0, len(metrics), size)]
 
 
 def look_words(look: Look) -> list[str]:

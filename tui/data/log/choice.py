@@ -32,7 +32,6 @@ class LogChoice:
         self._chosen: object = None
 
     def attempt_of(self, run: RunView) -> int:
-        """The attempt of a run that is shown."""
         return run.attempt if self.attempt is None else min(self.attempt, run.attempt)
 
     def next_streams(self) -> None:

@@ -73,7 +73,6 @@ class LogFinder:
         self._begin(log)
 
     def go_on_in(self, log: MergedLog | None) -> None:
-        """Searches another log, from its end."""
         self._origin = "end" if self.pattern is not None else None
         self._begin(log)
 

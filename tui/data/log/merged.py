@@ -36,8 +36,6 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The result of one request."""
-
     where: Where | Place
     lines: list[Line]
     partials: list[Line]
