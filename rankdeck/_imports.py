@@ -31,7 +31,6 @@ class ImportTimes:
         """Imports that may not have ended, from the outside: name, begin, and when the last one inside began (monotonic clock)."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Notes that an import begins."""
         if threading.get_ident() == self._thread:
             self._close()
             now = time.monotonic()
@@ -40,7 +39,6 @@ class ImportTimes:
             self._open.append((name, now, now))
 
     def stop(self) -> None:
-        """Stops to measure."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._close()

@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict, List
 
 
 def forget_exit_handlers() -> None:
-    """Forgets all exit handlers of this process."""
     atexit._clear()
 
 

@@ -390,7 +390,6 @@ def say(wire: socket.socket, message: Request) -> None:
 
 
 def receive(wire: socket.socket) -> tuple[bytes, list[int]]:
-    """Receives one message and its descriptors."""
     room = array.array("i")
     try:
         data, extra, _, _ = wire.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)

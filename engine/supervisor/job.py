@@ -46,10 +46,6 @@ class Job:
         """The number of the job; empty: there is none."""
         return self._run.plan.reach.slurm_job or os.environ.get("SLURM_JOB_ID", "")
 
-    @property
-    def _has_agents(self) -> bool:
-        return any(node.link in ("up", "down") for node in self._run.state.nodes)
-
     def after_signal(self, report: Callable[[], None]) -> None:
         """Handles the end of a rank, if Slurm has not ended it. The rank may have got SIGTERM, and have ended, before its agent got it."""
         if not self.number:
@@ -106,7 +102,9 @@ class Job:
 
     async def _end_run(self, state: str | None) -> None:
         run = self._run
-        while not self._is_over and self._has_agents:  # noqa: ASYNC110 - ranks save, and agents end
+        while not self._is_over and any(  # noqa: ASYNC110 - ranks save, and agents end
+            node.link in ("up", "down") for node in run.state.nodes
+        ):
             await asyncio.sleep(PAUSE / 10)
         if not run.ended.is_set():
             await self.find_saved()

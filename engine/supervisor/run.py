@@ -142,7 +142,6 @@ class SupervisedRun:
         self.health, self.stall = health, stall
 
     def take_waits(self, waits: tuple[Wait, ...]) -> None:
-        """Takes which ranks waited for which."""
         if waits != self.waits:
             self.waits = waits
             self.note_change()

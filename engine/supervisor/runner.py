@@ -178,7 +178,6 @@ class Runner:
                 run.take_waits(traces.waits)
 
     async def wait_closed(self) -> None:
-        """Waits for the end of all links."""
         self._copies.stop()
         self.orders.stop()
         for link in self.agents.links.values():

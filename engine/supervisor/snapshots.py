@@ -41,7 +41,6 @@ class Snapshots:
         self.refresh()
 
     def restart_words(self, scope: Scope) -> str:
-        """The effect of a restart now, in words."""
         return next_restart(self._supervised.state, self._ingest.progress, scope).words
 
     def refresh(self) -> bool:
@@ -82,12 +81,10 @@ class Snapshots:
 
     @property
     def run_view(self) -> RunView:
-        """The view of the run at the last refresh."""
         assert self._run is not None
         return self._run
 
     def snapshot(self) -> Snapshot:
-        """Returns everything."""
         series = tuple(self._ingest.series.dump())
         return Snapshot(
             run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._supervised.story)

@@ -160,7 +160,6 @@ class _Call:
 
 
 def _flat(tensors: Any) -> Iterator[torch.Tensor]:
-    """All tensors in lists of lists."""
     if isinstance(tensors, torch.Tensor):
         yield tensors
     else:
@@ -236,6 +235,5 @@ def joined(tensors: Tensors) -> torch.Tensor:
 
 
 def deal(rows: torch.Tensor, targets: Sequence[Staged]) -> None:
-    """Copies row i to target i."""
     for target, row in zip(targets, rows):
         target.host.view(-1).copy_(row)

@@ -34,7 +34,6 @@ class ProcessGroup(GroupBase):
 
     @operation("all_reduce", torch_options.AllreduceCoalescedOptions, 1)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
-        """Reduces several tensors at once."""
         return self._all_reduce(tensors, opts)
 
     def _all_reduce(self, tensors: Tensors, opts: Any) -> Work:
@@ -108,7 +107,6 @@ class ProcessGroup(GroupBase):
 
     @operation("all_gather_single", torch_options.AllgatherOptions, 2, wraps=False)
     def all_gather_single_coalesced(self, output_lists: Tensors, input_list: Tensors, opts: Any = None) -> Work:
-        """Gathers several tensors at once."""
         return self._all_gather_single(output_lists, input_list, opts)
 
     def _all_gather_single(self, output_lists: Tensors, input_list: Tensors, opts: Any) -> Work:
@@ -145,7 +143,6 @@ class ProcessGroup(GroupBase):
 
     @operation("reduce_scatter_single", torch_options.ReduceScatterOptions, 2, wraps=False)
     def reduce_scatter_single_coalesced(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any = None) -> Work:
-        """Reduces and scatters several tensors at once."""
         return self._reduce_scatter_single(outputTensors, inputTensors, opts)
 
     def _reduce_scatter_single(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any) -> Work:

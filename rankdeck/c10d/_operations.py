@@ -196,7 +196,6 @@ class Operations:
         self._together = []
 
     def end_together(self) -> Together:
-        """Returns the collected operations as one."""
         works, self._together = self._together or [], None
         return Together(works)
 

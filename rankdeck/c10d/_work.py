@@ -145,7 +145,6 @@ class Work(dist.Work):
         return self.error
 
     def result(self) -> list[torch.Tensor]:
-        """Waits, and returns the tensors that it has written."""
         self.wait()
         return list(self._outputs)
 
@@ -238,7 +237,6 @@ class Together(dist.Work):
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> Future[list[Future[list[torch.Tensor]]]]:
-        """Returns a future of all their futures."""
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 

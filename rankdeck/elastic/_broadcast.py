@@ -68,7 +68,6 @@ def pack(values: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def unpack(data: bytes, tensors: list[torch.Tensor]) -> Any:
-    """Returns the values that were packed, with these tensors."""
     return _Unpacker(data, tensors).load()
 
 

@@ -94,7 +94,6 @@ class Changes:
     # what happens in a step
 
     def counted(self) -> None:
-        """The script has counted a step."""
         now = time.monotonic()
         if self._counted_at is not None:
             self.longest_pause = max(self.longest_pause, now - self._counted_at)

@@ -42,6 +42,5 @@ class TimedStage(PipelineStage):
             return super().forward_one_chunk(*args, **kwargs)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """One micro-batch backward."""
         with self.watch.running():
             return super().backward_one_chunk(*args, **kwargs)

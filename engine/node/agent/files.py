@@ -59,7 +59,6 @@ def first_words(path: str) -> str:
 
 
 def size_of(descriptor: int) -> int:
-    """Returns the bytes of an open file."""
     return os.fstat(descriptor).st_size
 
 

@@ -96,7 +96,6 @@ class Link:
     # the listening socket
 
     def listen(self) -> None:
-        """Accepts connections from now on."""
         self._accept_from(self._listener)
 
     def listen_anew(self) -> None:

@@ -197,7 +197,6 @@ class Agent:
             self.send(type="trouble", request=str(kind), reason=f"{type(error).__name__}: {error}")
 
     def _take_process(self, pending: PendingConnection, message: Message) -> None:
-        """Takes the connection of a process of mpirun."""
         mpirun, wire = self.mpirun, pending.wire
         is_proxy = message["type"] == "proxy"
         if not (
@@ -309,7 +308,6 @@ class Agent:
         self.mpirun.drop_proxies()
 
     def _drop_waiting(self) -> None:
-        """Drops ranks that wait to be started."""
         self.templates.drop_waiting()
         self.mpirun.end_waiting(-signal.SIGKILL, "stopped before it had started")
         for message in self.room.drop(max(self.state.cleared, self.state.stopped)):

@@ -81,7 +81,6 @@ class Listener:
         self.send(type="door", number=message["number"], port=listener.getsockname()[1], addresses=addresses)
 
     def close_port(self, message: Message) -> None:
-        """`close_door`: closes the port."""
         self._close()
 
     def _close(self) -> None:

@@ -135,7 +135,6 @@ class NodeState:
         self.written = [*dict.fromkeys((*self.written, *paths))][-64:]
 
     def mpirun_lives(self) -> bool:
-        """Whether mpirun, or its daemon, runs."""
         return self.mpirun is not None and lives(self.mpirun["pid"], self.mpirun["start"])
 
     def save(self) -> None:

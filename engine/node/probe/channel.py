@@ -63,19 +63,16 @@ def read_exactly(size: int) -> bytes:
 
 
 def write(data: bytes) -> None:
-    """Writes all data to stdout."""
     while data:
         data = data[os.write(1, data) :]
 
 
 def read_question() -> Dict[str, Any]:  # noqa: UP006
-    """Reads the next question."""
     (size,) = struct.unpack(">I", read_exactly(4))
     question: Dict[str, Any] = json.loads(read_exactly(min(size, MAX_FRAME)))  # noqa: UP006
     return question
 
 
 def write_answer(answer: Dict[str, Any]) -> None:  # noqa: UP006
-    """Sends an answer."""
     body = json.dumps(answer).encode()
     write(struct.pack(">I", len(body)) + body)

@@ -45,7 +45,6 @@ ANSWERS = {
 
 
 def main() -> None:
-    """Entry point of the program."""
     with contextlib.suppress(BrokenPipeError):
         write(SYNC)
         while True:

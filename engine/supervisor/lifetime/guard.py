@@ -32,8 +32,6 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """The guard of this process."""
-
     deaths: int
     """Supervisors that died in a row before this one, each within a minute of its start; 0: a command has started this one."""
 

@@ -148,7 +148,6 @@ class Agents:
     # --- files on nodes -----------------------------------------------------------------------------------------------
 
     def is_elsewhere(self, node: str) -> bool:
-        """Whether the node is another machine."""
         return self._transports[node] != "local"
 
     def is_in_slurm(self, node: str) -> bool:

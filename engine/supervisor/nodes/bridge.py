@@ -122,7 +122,6 @@ async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
 
 
 async def read_tail(stream: asyncio.StreamReader) -> bytes:
-    """Returns the last bytes of a stream."""
     tail = b""
     while data := await stream.read(CHUNK):
         tail = (tail + data)[-CHUNK:]

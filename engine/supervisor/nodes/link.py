@@ -78,7 +78,7 @@ class Link:
         self._process: Bridge | None = None
         self._released = False
         self._task: asyncio.Task[None] | None = None
-        self._closing = False
+        self.closing = False  # whether the agent was asked to end, or will be when the link is up
         self._is_up = self._is_silent = self._has_closed = self._keep = self._was_killed = False
         self._complaints: set[asyncio.Task[bytes]] = set()
         self._unknown: set[str] = set()
@@ -89,7 +89,7 @@ class Link:
         If the link is reconnecting already, only this changes."""
         self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
-            self._closing = self._has_closed = False
+            self.closing = self._has_closed = False
             self._task = self._tasks.create_task(self._work(), name=f"the link to {self.node}")
 
     def send(self, request: requests.Request) -> None:
@@ -106,8 +106,8 @@ class Link:
 
         `keep`: the agent keeps its files.
         """
-        is_new = not self._closing or (keep and not self._keep)
-        self._closing, self._keep = True, keep or self._keep
+        is_new = not self.closing or (keep and not self._keep)
+        self.closing, self._keep = True, keep or self._keep
         if is_new:  # an agent that has ended because of the first request can't receive a second
             self.send(requests.Close(keep=self._keep))
 
@@ -187,7 +187,7 @@ class Link:
         self._process = None
         if not self._released:
             await wait_gone(process, is_silent=self._is_silent)
-            self._has_closed = self._closing and process.returncode == 0
+            self._has_closed = self.closing and process.returncode == 0
         for complaints in tuple(self._complaints):
             complaints.cancel()
 
@@ -243,15 +243,10 @@ class Link:
         if isinstance(news, reports.Hello):
             self._process = process
             self._is_up, self._up_since = True, asyncio.get_running_loop().time()
-            if self._closing:
+            if self.closing:
                 self.send(requests.Close(keep=self._keep))
         self._on_news(news)
         return False
-
-    @property
-    def closing(self) -> bool:
-        """Whether the agent was asked to end, or will be when the link is up."""
-        return self._closing
 
     async def release(self) -> Bridge | None:
         """Detaches from the agent, which continues. Returns the open connection to it, for another link; None if there is none."""

@@ -39,7 +39,6 @@ class Orders:
         """Those of spare nodes, which were not there when the store was opened."""
 
     def stop(self) -> None:
-        """Stops work in progress."""
         if self._routes is not None:
             self._routes.cancel()
 

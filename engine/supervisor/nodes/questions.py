@@ -32,8 +32,6 @@ A = TypeVar("A", bound=reports.Answer)
 
 
 class Questions:
-    """Questions to the agents of a run."""
-
     def __init__(self, run: SupervisedRun, agents: Agents) -> None:
         self._run, self._agents = run, agents
         self._numbers = itertools.count(1)
@@ -58,7 +56,6 @@ class Questions:
         return said
 
     def send(self, node: str, request: requests.Request) -> None:
-        """Sends a request that has no answer."""
         self._agents.links[node].send(request)
 
     def take_answer(self, node: str, answer: reports.Answer) -> None:

@@ -37,7 +37,6 @@ class Relay:
         return tuple(self._ingest.stored_sizes(rank))
 
     def take_output(self, node: str, output: reports.RankOutput) -> None:
-        """Stores output of a rank."""
         self._unacknowledged[node] = self._unacknowledged.get(node, 0) + len(output.data)
         if self._unacknowledged[node] >= ACKNOWLEDGED_SIZE:
             self._agents.links[node].send(requests.Stored(size=self._unacknowledged.pop(node)))

@@ -21,7 +21,6 @@ class LastOutput:
         """The end of ranks' stderr as their nodes reported it, because not all of it may be stored here yet."""
 
     def start_attempt(self, attempt: int) -> None:
-        """Switches to the files of an attempt."""
         self.attempt = attempt
         self.told_errors.clear()
 

@@ -58,7 +58,6 @@ class OpenFiles:
             os.close(self._open.pop(next(iter(self._open))))
 
     def clear(self) -> None:
-        """Closes all files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -47,7 +47,6 @@ class _Work(threading.Thread, Generic[Found]):
         return not self.is_alive()
 
     def run(self) -> None:
-        """Calls the function."""
         began = time.monotonic()
         try:
             self.found = self._function()
@@ -76,7 +75,6 @@ class EventWatch:
         self._files = AttemptFiles(run, ingest)
 
     def look(self, now: float) -> None:
-        """Looks once."""
         self._files.look()
 
     def start_attempt(self) -> None:

@@ -36,7 +36,6 @@ class HealthWatch:
         self._was_quiet = False  # whether no rank had made a step for `health.least`
 
     def look(self, now: float) -> None:
-        """Looks once."""
         self._clock += WATCH_PERIOD
         run, state = self._run, self._run.state
         process = (state.attempt, state.generation)

@@ -3,6 +3,7 @@
 there, so that they match all of these versions."""
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -126,8 +127,8 @@ SIGNATURES = {
 """Result and arguments of each function."""
 
 
-def declare(library: ctypes.CDLL) -> None:
-    """Declares the functions of libucc for ctypes. Raises AttributeError if one is missing."""
-    for name, (result, arguments) in SIGNATURES.items():
+def declare(library: ctypes.CDLL, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
+    """Declares functions of a library for ctypes. Raises AttributeError if one is missing."""
+    for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

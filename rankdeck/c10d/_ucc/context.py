@@ -42,7 +42,7 @@ class Context:
         self.lock = threading.Lock()
         self.broken = False  # whether an operation hangs in it: no new team uses it
         self._functions = functions = library.functions
-        api.declare(functions)
+        api.declare(functions, api.SIGNATURES)
         self._status = functions.ucc_status_string
         self._progress = functions.ucc_context_progress
         self._handle = ctypes.c_void_p()

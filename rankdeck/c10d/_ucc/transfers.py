@@ -67,9 +67,7 @@ class Transfers:
 
     def __init__(self, library: Library, rank: int, exchange: Exchange, lock: threading.Lock) -> None:
         self._functions = functions = ctypes.CDLL(_LIBRARY)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(functions, name)
-            function.restype, function.argtypes = result, arguments
+        api.declare(functions, _SIGNATURES)
         self._lock = lock
         self._endpoints: dict[int, c_void_p] = {}
         self._hint = _RequestParam(op_attr_mask=_NO_IMMEDIATE_COMPLETION | _MEMORY_TYPE)

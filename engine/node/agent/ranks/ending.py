@@ -153,7 +153,6 @@ class Ending:
         return bool(ranks)
 
     def ended(self, rank: Rank, status: int) -> None:
-        """Tells that a rank has ended."""
         rank.status, rank.ended_at, self._state.dirty = status, time.time(), True
         self.send(
             type="ended",

@@ -46,7 +46,6 @@ class Mpirun:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether ranks wait for a place."""
         return bool(self._waiting)
 
     def wait_for_place(
@@ -226,7 +225,6 @@ class Mpirun:
             self.end_waiting(1, message["reason"])
 
     def end_waiting(self, status: int, reason: str) -> None:
-        """Ends the ranks that wait for a place."""
         waiting, self._waiting = self._waiting, {}
         for _, end in waiting.values():
             end(status, reason)

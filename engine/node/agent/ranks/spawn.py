@@ -81,7 +81,6 @@ class Spawn:
         return False
 
     def start(self) -> None:
-        """Starts its process."""
         request = {
             "argv": self._argv,
             "cwd": self._message["cwd"],
