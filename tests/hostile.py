@@ -42,6 +42,7 @@ VALUES: dict[tuple[str, ...], list[Any]] = {
     ("launch", "preload"): [["evil"], "auto"],
     ("launch", "stop_ladder"): [[["SIGKILL", 1.0]]],
     ("metrics", "patterns"): [["(?P<loss>(a+)+$)"]],
+    ("metrics", "stop_when"): ["loss > sweep.best * 2 after 10"],
     ("env",): [{"PATH": ".", "LD_PRELOAD": "./evil", "PYTHONPATH": "."}],
     ("backend", "env"): [{"PATH": ".", "LD_PRELOAD": "./evil"}],
 }

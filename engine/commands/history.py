@@ -17,7 +17,7 @@ from engine.runs.record import read_note, write_note
 
 RUN_KEYS = (
     "run", "name", "state", "reason", "launched_at", "ended_at", "backend", "world_size", "step", "steps", "loss", "nodes", "job",
-    "swept",
+    "swept", "is_early",
 )  # fmt: skip
 """What `runs --json` takes from the summary of a run as it is."""
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
 RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size", "step", "steps", "loss_ranks", "throughput", "unit",
-            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job", "swept")  # fmt: skip
+            "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job", "swept",
+            "is_early")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` takes as it is from a run, and from each of its ranks."""
@@ -260,9 +261,10 @@ def _say(*lines: str) -> None:
 
 
 def exit_status(snapshot: Snapshot) -> int:
-    """The exit status of `launch` and `wait`: 0 for success, else that of the rank that failed first, else 1."""
+    """The exit status of `launch` and `wait`: 0 for success and for runs that `metrics.stop_when` stopped, else that of the rank that failed
+    first, else 1."""
     run = snapshot.run
-    if run.state == "succeeded":
+    if run.state == "succeeded" or run.is_early:
         return 0
     if run.failure is not None and run.failure.rank is not None:
         for rank in (run.failure.rank, *run.failure.others):  # the rank at fault may have been stopped

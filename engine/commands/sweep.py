@@ -38,6 +38,9 @@ _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 @click.option("--random", "number", type=click.IntRange(min=1), metavar="N", help="Draw N of the grid, none twice.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", help="Seed of --random; default: a new one.")
 @click.option("--parallel", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Runs at once.")
+@click.option(
+    "--stop-when", "stop_when", metavar="RULE", help="When a run ends early: 'val_loss > sweep.best * 1.5 after 200'."
+)
 @click.option("--name", metavar="NAME", help="Of the sweep; default: sweep and four letters.")
 @click.option("--dry-run", "--plan", "only_plan", is_flag=True, help="Show what would run; start nothing.")
 @SET
@@ -54,6 +57,7 @@ def sweep(
     number: int | None,
     seed: int | None,
     parallel: int,
+    stop_when: str | None,
     name: str | None,
     only_plan: bool,
     overrides: tuple[str, ...],
@@ -75,7 +79,7 @@ def sweep(
         seed = secrets.randbelow(1 << 32)
     axes = [*map(key_axis, keys), *map(argument_axis, arguments)]
     chosen = grid(axes, number or 0, None if number is None else random.Random(seed).sample)
-    given = read_given(profile, overrides)
+    given = read_given(profile, overrides if stop_when is None else (*overrides, f"metrics.stop_when={stop_when}"))
     permit = permit_to_look(given, trusts=trusts) if only_plan else permit_to_run(given, trusts=trusts)
     points = planned(given.profile, given.places, axes, chosen, permit)
     if only_plan:
@@ -133,7 +137,7 @@ def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
             if states.get(one.run) != one.state:
                 states[one.run] = one.state
                 if one.state in ENDED_WORDS:
-                    narrate(f"{one.run} {one.state}")
+                    narrate(f"{one.run} " + (f"stopped early: {one.reason}" if one.is_early else one.state))
         if not going and not entries:
             break
         is_lost = any(one.run in going and not one.reachable for one in runs)
@@ -143,7 +147,7 @@ def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
     for entry in read_queue().entries:
         if entry.sweep == sweep and entry.swept is not None:
             narrate(f"entry {entry.number} of the queue is {entry.state}: {entry.reason or entry.swept.words}")
-    return int(list(states.values()).count("succeeded") < most)
+    return int(sum(one.state == "succeeded" or one.is_early for one in runs) < most)
 
 
 def runs_of(sweep: str, runs: Iterable[RunSummary]) -> list[RunSummary]:

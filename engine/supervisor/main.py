@@ -44,6 +44,7 @@ from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.standby.waiting import become_supervisor_of, wait_for_run
+from engine.supervisor.watches.early_stop import EarlyStopWatch
 from engine.supervisor.watches.files import FileWatch
 from engine.supervisor.watches.health import HealthWatch
 from engine.supervisor.watches.imports import ImportWatch
@@ -121,6 +122,7 @@ async def _supervise(paths: RunPaths, guard: Guard, restart_by: str | None, brid
         watches: dict[str, Watch] = {
             "the watch of rejoins": RejoinWatch(run, ingest),
             "the watch of health": HealthWatch(run, ingest, runner.questions),
+            "the watch of early stops": EarlyStopWatch(run, ingest),
             "the watch of ranks that join": JoinWatch(run, ingest),
             "the watch of runs that hold": HoldWatch(run, runner.orders),
             "the watch of files": files,

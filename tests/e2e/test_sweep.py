@@ -64,3 +64,39 @@ def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, writ
     check_err(rankdeck("runs", "--sweep", "mine", "--sort", "accuracy"), 2, "choose one of: best,", "lr")
     check_err(rankdeck("runs", "--sweep", "none"), 2, "there is: mine")
     check_err(rankdeck("runs", "--csv"), 2, "--csv belongs to --sweep")
+
+
+WORSE = """
+import argparse, pathlib, signal, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--base", type=float, default=1.0)
+base = parser.parse_args().base
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved"))
+for step in range(1, 4):
+    print(f"step {step}/3 val_loss {base + step}", flush=True)
+while base > 1:
+    time.sleep(0.1)
+"""
+
+
+def test_a_run_that_its_rule_stops_is_no_failure(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("train.py", WORSE))
+    rule = "metrics.stop_when=val_loss > best + 1 after 2"
+    done = rankdeck("launch", profile, "--set", rule, "--set", 'recipe.args=["--base", "5"]')
+    assert done.returncode == 0, done.stderr
+    status = rankdeck.status("-")
+    assert (status["state"], status["is_early"], status["failure"]) == ("stopped", True, None)
+    assert "stopped: val_loss 8 > best 6 + 1 at step 3 (metrics.stop_when)" in done.stderr
+    check_err(
+        rankdeck("launch", profile, "--set", "metrics.stop_when=val_loss > worst"), 2, "metrics.stop_when", "best"
+    )
+
+
+def test_runs_of_a_sweep_that_fall_behind_its_best_are_stopped(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("train.py", WORSE))
+    words = ("--arg", "base=1,9", "--name", "mine", "--stop-when", "val_loss > sweep.best * 2")
+    done = rankdeck("sweep", profile, *words)
+    assert done.returncode == 0, done.stderr
+    assert "stopped early: val_loss 12 > sweep.best 2 * 2 at step 3" in done.stderr
+    listed = json.loads(rankdeck("runs", "--json").stdout)
+    assert [(one["state"], one["is_early"]) for one in listed] == [("stopped", True), ("succeeded", False)]

@@ -48,7 +48,7 @@ class Asked:
         return tuple(RankStack(rank=rank, text=own if rank == 2 else waiting) for rank in range(4))
 
 
-def noticed(policy: ev.NanPolicy, *ranks: int, kind: str = "nan", attempt: int = 0) -> ev.HealthNoticed:
+def noticed(policy: ev.Policy, *ranks: int, kind: str = "nan", attempt: int = 0) -> ev.HealthNoticed:
     return ev.HealthNoticed(at=1e3, attempt=attempt, kind=kind, ranks=ranks, text="the loss is nan", policy=policy)
 
 

@@ -65,7 +65,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(
         ev.HealthNoticed(at=5e3, attempt=attempt, kind="nan", ranks=(1, 9), text="x", policy=policy)
         for attempt in (0, 1)
-        for policy in typing.get_args(ev.NanPolicy)
+        for policy in typing.get_args(ev.Policy)
     ),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
 )

@@ -191,6 +191,7 @@ class Metrics(Section, frozen=True, kw_only=True):
     loss: str = ""
     step: str = ""
     ignore: tuple[str, ...] = ()
+    stop_when: str = ""
 
 
 class HealthLimits(Section, frozen=True, kw_only=True):

@@ -287,17 +287,17 @@ class HoldOverdue(AttemptEvent, frozen=True, kw_only=True):
     seconds: float
 
 
-NanPolicy = Literal["ignore", "hold", "stop"]
+Policy = Literal["ignore", "hold", "stop", "finish"]
 
 
 class HealthNoticed(AttemptEvent, frozen=True, kw_only=True):
-    """Ranks hang, lag or go on, or a curve goes wrong. `kind`: see `metrics.health.Kind`. `policy`: what follows, if the loss of a rank
-    is not finite: `launch.on_nan`."""
+    """Ranks hang, lag or go on, or a curve goes wrong. `kind`: see `metrics.health.Kind`. `policy`: what follows: `launch.on_nan` if the loss of a
+    rank is not finite; `finish` if `metrics.stop_when` stops the run."""
 
     kind: str
     ranks: tuple[int, ...]
     text: str
-    policy: NanPolicy = "ignore"
+    policy: Policy = "ignore"
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

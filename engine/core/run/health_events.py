@@ -20,9 +20,11 @@ MOST_NOTICES = 500  # lines of the story about health: ranks that hang again and
 
 
 def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:
-    """Ends the run, or the ranks whose loss is not finite, if the profile says so."""
+    """Ends the run, or the ranks whose loss is not finite, as the profile says."""
     match state.phase:
         case st.Running() | st.Holding() | st.Starting():
+            if event.policy == "finish":
+                return stop(state, st.Outcome(word="stopped", reason=event.text, is_early=True), event.at)
             if event.policy == "stop":
                 return stop(state, st.Outcome(word="failed", reason=f"{event.text} ({ON_NAN})"), event.at)
             if event.policy == "ignore" and state.notices >= MOST_NOTICES:

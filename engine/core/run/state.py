@@ -95,6 +95,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     word: Literal["succeeded", "failed", "stopped", "queued"]
     reason: str
     job_ended: bool = False  # whether the run ended because its job did
+    is_early: bool = False  # whether `metrics.stop_when` has stopped it
     no_restart: str = ""  # why no restart followed that `launch.on_failure` asks for: the run would fail again
 
 

@@ -24,9 +24,8 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
     if is_end:
         assert isinstance(after.phase, Ended)
         outcome = after.phase.outcome
-        text = f"the run {outcome.word}" if outcome.word != "stopped" else "the run was stopped"
-        text = text if outcome.word != "queued" else "the run waits for its next job"
-        text += f": {outcome.reason}" if outcome.reason else ""
+        words = {"stopped": "was stopped", "queued": "waits for its next job"}
+        text = f"the run {words.get(outcome.word, outcome.word)}" + (f": {outcome.reason}" if outcome.reason else "")
         level = {"succeeded": "info", "failed": "error", "stopped": "warning", "queued": "warning"}[outcome.word]
     return EventLine(seq=seq, at=event.at, text=text, level=level, is_end=is_end) if text else None
 

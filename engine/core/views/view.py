@@ -123,6 +123,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     hold_ends_at: float | None = None  # when a run that holds ends by itself; None: never, or it does not hold
     job: JobView | None = None  # None: it runs in no job
     swept: Swept | None = None  # None: it belongs to no sweep
+    is_early: bool = False  # whether `metrics.stop_when` has stopped it
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +218,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     job: JobView | None = None
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     swept: Swept | None = None
+    is_early: bool = False
 
     @property
     def sweep(self) -> str:

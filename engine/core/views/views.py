@@ -177,6 +177,7 @@ def run_view(
         saved=saved_view(state),
         hold_ends_at=hold_ends_at(state, plan.launch.hold_for or 0.0),
         swept=plan.swept,
+        is_early=isinstance(state.phase, st.Ended) and state.phase.outcome.is_early,
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes

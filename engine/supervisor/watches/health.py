@@ -65,7 +65,7 @@ class HealthWatch:
             self._ask_if_due(again=not self._was_quiet and self._health.is_quiet(self._clock))
         self._was_quiet = self._health.is_quiet(self._clock)
 
-    def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
+    def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.Policy = "ignore") -> None:
         now, attempt = time.time(), self._run.state.attempt
         self._run.handle(ev.HealthNoticed(at=now, attempt=attempt, kind=kind, ranks=ranks, text=text, policy=policy))
 

@@ -8,6 +8,7 @@ from engine.core.plan import profile
 from engine.core.plan.batch import check_job
 from engine.core.plan.batch.slurm import is_slurm_job
 from engine.core.plan.document.places import Places
+from engine.core.plan.document.stopping import stop_rule
 from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
 
@@ -70,6 +71,11 @@ def check_sense(profile: profile.Profile, places: Places) -> None:
             raise places.error(path, f"{pattern!r} is not a regular expression: {error}") from None
         if not compiled.groupindex:
             raise places.error(path, f"{pattern!r} has no named group", hint=r"for example: 'loss[=: ]+(?P<loss>\S+)'")
+    try:
+        _ = profile.metrics.stop_when and stop_rule(profile.metrics.stop_when)
+    except ValueError as error:
+        hint = "for example: 'val_loss > best * 1.5 after 200'"
+        raise places.error(("metrics", "stop_when"), f"{profile.metrics.stop_when!r} {error}", hint=hint) from None
 
 
 def _check_seconds(path: tuple[str, ...], seconds: float, places: Places) -> None:
