@@ -256,6 +256,7 @@ def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> No
 @click.command()
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--sweep", metavar="NAME", help="Only runs of this sweep, with their values, best first.")
+@click.option("--group", "over", metavar="SETTING", help="With --sweep: one row for runs that differ in this only.")
 @click.option(
     "--sort", "key", metavar="KEY", help="What to sort by, also a metric; default: launched, or best with --sweep."
 )
@@ -263,7 +264,9 @@ def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> No
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with --sweep.")
 @JSON
-def runs(words: tuple[str, ...], *, sweep: str | None, key: str | None, as_csv: bool, **wanted: Any) -> None:
+def runs(
+    words: tuple[str, ...], *, sweep: str | None, over: str | None, key: str | None, as_csv: bool, **wanted: Any
+) -> None:
     """List the history: date, duration, final values, what differs from the run before, and size on disk.
 
     WORDs filter: each must occur in a run's id, state, backend, reason, changed settings or note; '!WORD' must not.
@@ -273,10 +276,11 @@ def runs(words: tuple[str, ...], *, sweep: str | None, key: str | None, as_csv: 
     if sweep is not None:
         from engine.commands.leaderboard import show_sweep
 
-        show_sweep(sweep, words, key or "", as_csv=as_csv, **wanted)
+        show_sweep(sweep, words, key or "", over, as_csv=as_csv, **wanted)
         return
-    if as_csv:
-        raise UsageError("--csv belongs to --sweep", hint="rankdeck runs --sweep NAME --csv")
+    if as_csv or over is not None:
+        option = "--csv" if as_csv else "--group"
+        raise UsageError(f"{option} belongs to --sweep", hint=f"rankdeck runs --sweep NAME {option}")
     from engine.commands.history import show_history
 
     show_history(words, key or "launched", **wanted)

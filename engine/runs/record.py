@@ -182,7 +182,7 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
         )
 
 
-_OF_VIEW = "run name state world_size backend launched_at ended_at attempt step steps loss loss_odd job swept".split()
+_OF_VIEW = [*{*RunSummary.__struct_fields__} & {*RunView.__struct_fields__} - {"nodes"}]
 """Fields that a summary has as they are in the view."""
 
 

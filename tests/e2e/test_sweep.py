@@ -61,6 +61,17 @@ def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, writ
     assert ranked[0][:7] == ["run", "lr", "state", "step", "seconds", "best loss", "best acc"]
     assert [row[1] for row in ranked[1:]] == ["1", "2", "7"]
     assert json.loads(rankdeck("runs", "--sweep", "mine", "--json").stdout)[0]["best"]["loss"] == 1 / 3
+    (group,) = json.loads(rankdeck("runs", "--sweep", "mine", "--group", "lr", "--json").stdout)
+    assert (group["values"], group["runs"], group["best"]["acc"]["mean"], group["last"]["acc"]["runs"]) == (
+        {},
+        3,
+        10,
+        3,
+    )
+    (row,) = [line.split() for line in rankdeck("runs", "--sweep", "mine", "--group", "lr").stdout.splitlines()[1:]]
+    assert row == ["3", "1.1111", "1.0715", "3", "1.1111", "1.0715", "3"]
+    check_err(rankdeck("runs", "--sweep", "mine", "--group", "seed"), 2, "mine has no setting 'seed'", "lr")
+    check_err(rankdeck("runs", "--group", "lr"), 2, "--group belongs to --sweep")
     check_err(rankdeck("runs", "--sweep", "mine", "--sort", "accuracy"), 2, "choose one of: best,", "lr")
     check_err(rankdeck("runs", "--sweep", "none"), 2, "there is: mine")
     check_err(rankdeck("runs", "--csv"), 2, "--csv belongs to --sweep")

@@ -1,10 +1,12 @@
 """Which run of a sweep is the best: by which metric, in which direction, and in which order."""
 
+import statistics
 from typing import Any
 
 from engine.core.metrics.direction import best_values, direction, main_metric
 from engine.core.metrics.series import Series, SeriesDump
 from engine.core.plan.plan import Swept
+from engine.core.views.groups import Spread, groups, ranked
 from engine.core.views.history import HistoryEntry, filter_history, sort_history, sweep_keys
 from engine.core.views.view import RunSummary
 from tests.support import from_table
@@ -55,3 +57,19 @@ def test_runs_of_a_sweep_are_sorted_by_their_best_value_and_by_settings_as_numbe
     other = entry("e", {}, sweep="other", wd="1")
     assert sweep_keys([*runs, other]) == []
     assert filter_history([*runs, other], ["other"]) == [other]
+
+
+def test_runs_that_differ_in_the_seed_only_are_one_group_with_mean_and_deviation() -> None:
+    runs = [
+        entry("a", {"val_loss": 4.0, "acc": 1.0}, lr="1", seed="1"),
+        entry("b", {"val_loss": 3.0, "acc": 5.0}, lr="2", seed="1"),
+        entry("c", {"val_loss": 1.0, "acc": 3.0}, lr="1", seed="2"),
+        entry("d", {"acc": 7.0}, lr="2", seed="2"),
+    ]
+    found = groups(runs, ["lr"])
+    assert [(one.values, one.runs, one.last) for one in found] == [({"lr": "1"}, 2, {}), ({"lr": "2"}, 2, {})]
+    assert found[0].best["val_loss"] == Spread(2.5, statistics.stdev([4.0, 1.0]), 2)
+    assert found[1].best["val_loss"] == Spread(3.0, None, 1)
+    assert ranked(found, "val_loss", by_best=True, reverse=False) == found
+    assert ranked(found, "acc", by_best=True, reverse=False) == found[::-1]
+    assert ranked(found, "wer", by_best=True, reverse=False) == found
