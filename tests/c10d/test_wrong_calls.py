@@ -17,9 +17,7 @@ SCRIPT = Path(__file__).with_name("wrong_calls.py")
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("library", ["openmpi", "mpich", "ucc"])
-def test_each_wrong_call_is_an_error_that_names_the_operation_or_the_rank(
-    library: str, ranks: int, tmp_path: Path
-) -> None:
+def test_each_wrong_call_is_an_error_that_names_the_operation_or_the_rank(library: str, ranks: int, tmp_path: Path):
     if library == "ucc":
         done = run_ranks(ranks, SCRIPT, "ucc", str(tmp_path), seconds=100)
     else:

@@ -257,10 +257,13 @@ def test_plain_python_makes_a_group_of_one_rank():
     assert done.stdout.splitlines() == ["0 1 [1.0, 1.0] cpu"] * 2 + ["0 127.0.0.1 True"], done.stderr
 
 
+Joined = list[tuple[str, dict[str, Any]]]
+
+
 @pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def joined(monkeypatch: pytest.MonkeyPatch) -> Joined:
     """What torch was asked for; nothing is started."""
-    calls: list[tuple[str, dict[str, Any]]] = []
+    calls: Joined = []
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **kwargs: calls.append((backend, kwargs)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("RANKDECK_BACKEND", "RANKDECK_TIMEOUT", "LOCAL_RANK"):
@@ -271,7 +274,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_the_profile_decides_backend_and_timeout_unless_the_script_does(
-    joined: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    joined: Joined, monkeypatch: pytest.MonkeyPatch
 ):
     rankdeck.init_process_group()
     monkeypatch.setenv("RANKDECK_BACKEND", "ucc")
@@ -286,9 +289,7 @@ def test_the_profile_decides_backend_and_timeout_unless_the_script_does(
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
-def test_a_timeout_that_is_none_is_refused_by_name(
-    joined: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, text: str
-):
+def test_a_timeout_that_is_none_is_refused_by_name(joined: Joined, monkeypatch: pytest.MonkeyPatch, text: str):
     monkeypatch.setenv("RANKDECK_TIMEOUT", text)
     with pytest.raises(ValueError, match=f"RANKDECK_TIMEOUT is '{text}': a number of seconds above 0 is needed"):
         rankdeck.init_process_group()
@@ -297,7 +298,7 @@ def test_a_timeout_that_is_none_is_refused_by_name(
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])
 def test_no_group_of_one_is_made_where_someone_else_knows_the_ranks(
-    joined: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, backend: str
+    joined: Joined, monkeypatch: pytest.MonkeyPatch, backend: str
 ):
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
@@ -309,9 +310,7 @@ def test_no_group_of_one_is_made_where_someone_else_knows_the_ranks(
     assert "RANK" not in os.environ
 
 
-def test_each_rank_of_nccl_computes_on_the_gpu_of_its_local_rank(
-    joined: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
-):
+def test_each_rank_of_nccl_computes_on_the_gpu_of_its_local_rank(joined: Joined, monkeypatch: pytest.MonkeyPatch):
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
@@ -324,9 +323,7 @@ def test_each_rank_of_nccl_computes_on_the_gpu_of_its_local_rank(
     assert rankdeck.device() == torch.device("cuda", 3)
 
 
-def test_a_rank_without_a_gpu_is_told_what_to_change(
-    joined: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_rank_without_a_gpu_is_told_what_to_change(joined: Joined, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(RuntimeError, match="local rank 2 needs GPU 2, but this process sees 2: start fewer ranks"):

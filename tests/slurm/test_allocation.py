@@ -80,9 +80,7 @@ def test_inside_salloc_a_run_needs_no_ssh(
     }
 
 
-def test_a_run_outlives_supervisor_and_agent(
-    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
-) -> None:
+def test_a_run_outlives_supervisor_and_agent(slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str):
     run = launch()
     pids = rankdeck.pids(run)
     supervisor = rankdeck.supervisor(run)

@@ -67,9 +67,7 @@ def wait_failed(deck: Deck, run: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("node", ["sl1", "sl2"])
-def test_a_node_that_is_set_down_ends_the_run_in_words(
-    slurm: Slurm, rankdeck: Deck, launched: Launched, node: str
-) -> None:
+def test_a_node_that_is_set_down_ends_the_run_in_words(slurm: Slurm, rankdeck: Deck, launched: Launched, node: str):
     pids = rankdeck.pids(launched.run)
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} lost a node")

@@ -279,9 +279,7 @@ def test_a_run_that_waits_for_its_next_job_says_so_and_can_be_stopped(
     wait_until(lambda: not slurm.run("squeue", "-h"), what="no job is left")
 
 
-def test_a_run_goes_on_on_another_node(
-    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
-) -> None:
+def test_a_run_goes_on_on_another_node(slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path):
     run = launch_again(nodes=1)
     wait_steps(rankdeck, run, 0, ranks=2)
     assert b"on sl1" in rankdeck.log(run, 0)

@@ -57,27 +57,14 @@ def test_plain_text_stays_as_it_is(text):
     assert plain_line(text) == text or text.isspace()
 
 
-def test_text_without_end_of_sequence_is_not_swallowed():
-    assert plain_line(b"\x1b]0;loss 3.0 and no end") == "0;loss 3.0 and no end"
+@from_table
+def test_control_characters_of_a_line_do_what_a_terminal_would(line, text):
+    assert segments_line(line.encode()) == (text, [])
+    assert plain_line(line) == text
 
 
 def test_lone_surrogates_are_replaced():
     assert plain_line("a\ud800b") == "a\ufffdb"
-
-
-def test_last_segment_of_a_progress_bar_wins():
-    assert plain_line(b"\r 10%|#\r 20%|##\r") == " 20%|##"
-    assert plain_line(b"line of a Windows file\r\n") == "line of a Windows file"
-    assert plain_line(b"half of it\rthe whole\r      \r") == "the whole"
-
-
-def test_backspace_takes_a_character_and_never_more_than_there_are():
-    assert plain_line(b"\b\bab\bc") == "ac"
-
-
-def test_tabs_reach_the_next_eighth_cell_of_wide_text_too():
-    assert plain_line("日\tb") == "日      b"
-    assert plain_line(b"a\tb") == "a       b"
 
 
 def test_colours_are_kept_as_styles():
@@ -96,10 +83,6 @@ def test_broken_colours_are_no_error(parameters):
     assert segments_line(f"\x1b[{parameters}mtext")[0] == "text"
 
 
-def test_blinking_and_hidden_text_is_plain_text():
-    assert segments_line(b"\x1b[5mblink\x1b[8mhidden")[1] == []
-
-
 def test_colours_can_be_left_out():
     assert segments_line(b"\x1b[31mred", colour=False) == ("red", [])
 
@@ -115,11 +98,6 @@ def test_lines_that_are_made_to_be_slow_are_not():
         begin = time.process_time()
         segments_line(data)
         assert time.process_time() - begin < 5
-
-
-def test_accents_do_not_pile_up():
-    assert plain_line("e" + "\u0301" * 1000 + "f") == "e\u0301\u0301f"
-    assert plain_line("ệ" * 20) == "ệ" * 20
 
 
 def test_several_lines_are_cleaned_line_by_line():

@@ -1,10 +1,12 @@
 """How a failed rank is explained, from what Python, torch and the kernel really say."""
 
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +15,6 @@ from hypothesis import strategies as st
 
 from engine.core.failures.diagnosis import explain, is_secondary, plain
 from engine.core.failures.text.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
-from engine.core.run.state import status_words
 from tests.support import entries, from_table, rows
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
@@ -103,24 +104,6 @@ def test_silence_is_not_secondary() -> None:
     assert not is_secondary(b"")
 
 
-def test_a_rank_that_fails_and_then_loses_its_peers_while_cleaning_up_is_the_cause(tmp_path: Path) -> None:
-    _, tail = run(
-        tmp_path,
-        f"try:\n    raise ValueError('bad batch')\nfinally:\n    raise RuntimeError({CLOSED.partition(': ')[2]!r})\n",
-    )
-    assert not is_secondary(tail)
-    assert explain(1, 1, tail).headline == "rank 1 raised ValueError"
-
-
-def test_a_lost_connection_that_a_script_wraps_is_still_secondary(tmp_path: Path) -> None:
-    _, tail = run(
-        tmp_path,
-        f"try:\n    raise RuntimeError({CLOSED.partition(': ')[2]!r})\nexcept RuntimeError as error:\n"
-        "    raise SystemError('training broke') from error\n",
-    )
-    assert is_secondary(tail)
-
-
 def test_warnings_after_the_traceback_do_not_make_a_cause_secondary() -> None:
     tail = traceback_of("ValueError: bad batch") + b"[W1121 socket.cpp:1] Connection closed by peer\n"
     assert not is_secondary(tail)
@@ -129,36 +112,16 @@ def test_warnings_after_the_traceback_do_not_make_a_cause_secondary() -> None:
 # --- tracebacks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_traceback_is_taken_as_python_prints_it(tmp_path: Path) -> None:
-    status, tail = run(
-        tmp_path, "import warnings\nwarnings.warn('hm')\ndef f():\n    raise ValueError('bad batch')\nf()\n"
-    )
-    shown = last_traceback(tail)
-    assert shown.startswith("Traceback (most recent call last):\n")
-    assert shown.endswith("ValueError: bad batch")
-    assert "in f" in shown
-    assert "hm" not in shown
-    said = explain(1, status, tail)
-    assert (said.headline, said.detail) == ("rank 1 raised ValueError", "ValueError: bad batch")
-
-
-def test_chained_tracebacks_stay_together(tmp_path: Path) -> None:
-    status, tail = run(
-        tmp_path, "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise RuntimeError('again') from error\n"
-    )
-    shown = last_traceback(tail)
-    assert shown.startswith("Traceback (most recent call last):\n")
-    assert "ZeroDivisionError: division by zero\n\nThe above exception was the direct cause" in shown
-    assert shown.endswith("RuntimeError: again")
-    assert explain(0, status, tail).headline == "rank 0 raised RuntimeError"
-
-
-def test_only_the_last_traceback_is_shown(tmp_path: Path) -> None:
-    _, tail = run(
-        tmp_path, "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\nint('x')\n"
-    )
-    assert "ZeroDivisionError" in tail.decode()
-    assert "ZeroDivisionError" not in last_traceback(tail)
+@from_table
+def test_the_end_of_a_script_is_explained(source: str, said: dict[str, Any], traceback: str, tmp_path: Path) -> None:
+    """`said`: the headline without the rank, a pattern of the detail, words of the hint, and whether another rank is to blame. `traceback`: its pattern."""
+    status, tail = run(tmp_path, source.replace("CLOSED", repr(CLOSED.partition(": ")[2])))
+    found = explain(1, status, tail)
+    assert found.headline == f"rank 1 {said['headline']}"
+    assert re.fullmatch(said.get("detail", ".*"), found.detail), found.detail
+    assert all(word in found.hint for word in said.get("hint", ()))
+    assert is_secondary(tail) == said.get("secondary", False)
+    assert re.fullmatch(traceback, found.traceback, re.DOTALL), found.traceback
 
 
 def test_torchs_rank_prefix_is_removed() -> None:
@@ -194,49 +157,6 @@ def test_native_frames_of_a_message_are_left_out() -> None:
     message += "".join(f"frame #{number}: <unknown function> + 0x1 (0x2 in lib.so)\n" for number in range(90))
     shown = last_traceback(traceback_of(message.rstrip()))
     assert shown.endswith("RuntimeError: boom")
-
-
-def test_a_script_that_does_not_compile_is_shown_without_a_traceback(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "x = 1\ny = (\n")
-    assert last_traceback(tail).splitlines()[0].endswith("line 2")
-    said = explain(0, status, tail)
-    assert said.headline == "rank 0 raised SyntaxError"
-    assert said.detail.startswith("SyntaxError: ")
-    assert "correct the script" in said.hint
-
-
-def test_an_exception_that_ended_nothing_is_not_the_cause(tmp_path: Path) -> None:
-    status, tail = run(
-        tmp_path,
-        "class A:\n    def __del__(self):\n        raise KeyError(3)\na = A()\ndel a\nraise SystemExit('no data')\n",
-    )
-    assert b"KeyError" in tail
-    said = explain(0, status, tail)
-    assert (said.headline, said.detail) == ("rank 0 exited with 1", "no data")
-
-
-def test_an_exception_group_is_shown_whole(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "raise ExceptionGroup('two', [ValueError(1), KeyError(2)])\n")
-    said = explain(0, status, tail)
-    assert "ExceptionGroup: two (2 sub-exceptions)" in said.traceback
-    assert "ValueError: 1" in said.traceback
-    assert "KeyError: 2" in said.traceback
-    assert (said.headline, said.detail) == ("rank 0 raised ValueError", "ValueError: 1")
-
-
-def test_the_exception_of_a_data_loaders_worker_is_named() -> None:
-    message = (
-        "ValueError: Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-        '  File "worker.py", line 1, in _worker_loop\n    data = fetch()\nValueError: bad record 17\n'
-    )
-    said = explain(0, 1, traceback_of(message, rank=None))
-    assert said.detail == "ValueError: bad record 17"
-    assert said.traceback.startswith("Traceback (most recent call last):\n")
-
-
-def test_an_exception_without_a_message_keeps_its_name(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "class Odd(Exception):\n    pass\nraise Odd\n")
-    assert explain(0, status, tail).headline == "rank 0 raised Odd"
 
 
 def test_a_tail_without_a_traceback_gives_none() -> None:
@@ -285,22 +205,16 @@ def test_ctrl_c_is_called_an_interruption(status: int, tail: bytes) -> None:
     assert "traceback ends" not in said.hint
 
 
-def test_sigkill_is_not_called_out_of_memory_unless_stderr_says_so() -> None:
-    assert explain(2, -9, b"").detail == "by the out-of-memory killer, or by somebody with `kill -9`"
-    said = explain(2, -9, b"[1234.5] Out of memory: Killed process 4242 (python3)\n")
-    assert said.detail == "memory ran out, and the kernel killed a process"
-    assert "smaller" in said.hint
-
-
-def test_an_old_traceback_does_not_explain_a_signal() -> None:
-    said = explain(2, -9, traceback_of("ValueError: was handled"))
-    assert said.headline == "rank 2 was killed by SIGKILL"
-    assert "ValueError" not in said.detail
-
-
-def test_an_uncaught_c_plus_plus_exception_says_what() -> None:
-    tail = b"terminate called after throwing an instance of 'std::runtime_error'\n  what():  tensor is odd\n"
-    assert explain(2, -6, tail).detail == "native code aborted: tensor is odd"
+@from_table
+def test_a_status_is_explained_with_what_was_said(status: int | None, tail: str, said: dict[str, Any]) -> None:
+    """A line of `tail` that begins with `raises` stands for the traceback of what it names. `said`: as for the end of a script."""
+    whole = re.sub(
+        "^raises (.*)$", lambda line: traceback_of(line[1], rank=None).decode().rstrip(), tail, flags=re.MULTILINE
+    )
+    found = explain(1, status, whole, said.get("reason", ""))
+    assert found.headline == f"rank 1 {said['headline']}"
+    assert re.fullmatch(said.get("detail", ".*"), found.detail), found.detail
+    assert all(word in found.hint for word in said.get("hint", ()))
 
 
 @pytest.mark.parametrize("thread", ["Current thread 0x00007f8b47063b80", "Current thread 0x00007f8b47063b80 [python]"])
@@ -331,48 +245,7 @@ def test_the_python_line_of_a_crash_is_that_of_the_thread_that_crashed() -> None
     assert "PYTHONFAULTHANDLER" in explain(1, -signal.SIGSEGV, f"{begin}{other}{other}".encode()).fix
 
 
-def test_unknown_signals_and_statuses_are_told_as_numbers() -> None:
-    assert explain(2, -99, b"").headline == f"rank 2 was killed by {status_words(-99)}"
-    assert explain(0, 3, b"").headline == "rank 0 exited with 3"
-
-
-def test_a_status_that_a_shell_made_of_a_signal_is_translated() -> None:
-    said = explain(0, 137, b"")
-    assert said.headline == "rank 0 exited with 137"
-    assert "SIGKILL" in said.detail
-
-
-def test_an_exit_of_its_own_shows_the_last_line(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "import sys\nprint('cannot read data.bin', file=sys.stderr)\nsys.exit(3)\n")
-    said = explain(0, status, tail)
-    assert (said.headline, said.detail) == ("rank 0 exited with 3", "cannot read data.bin")
-
-
-def test_a_rank_that_was_lost_says_how() -> None:
-    said = explain(3, None, traceback_of("ValueError: bad"), "the agent on localhost does not know it")
-    assert (said.headline, said.detail) == ("rank 3 was lost", "the agent on localhost does not know it")
-
-
-def test_a_rank_that_could_not_be_started_says_why() -> None:
-    said = explain(3, 127, b"", "can't start: No such file or directory '/opt/env/bin/python'")
-    assert said.headline == "rank 3 could not be started"
-    assert said.detail == "can't start: No such file or directory '/opt/env/bin/python'"
-    assert "launch.python" in said.hint
-
-
-def test_a_rank_that_blames_another_sends_the_reader_there() -> None:
-    assert "another rank ended first" in explain(0, 1, traceback_of(RESET)).hint
-
-
 # --- known causes ----------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_package_is_named_together_with_the_python(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "import no_such_package.inner\n")
-    said = explain(0, status, tail)
-    assert said.headline == "rank 0 raised ModuleNotFoundError"
-    assert "no_such_package" in said.hint
-    assert "launch.python" in said.hint
 
 
 def test_a_missing_module_of_dash_m_is_named(tmp_path: Path) -> None:
@@ -389,33 +262,11 @@ def test_a_missing_script_is_named(tmp_path: Path) -> None:
     assert "recipe.script" in said.hint
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    status, tail = run(tmp_path, "raise PermissionError(13, 'Permission denied', '/data/x')\n")
-    said = explain(0, status, tail)
-    assert said.detail == "PermissionError: [Errno 13] Permission denied: '/data/x'"
-    assert "user of the run" in said.hint
-
-
 @from_table
 def test_known_causes_are_explained(message: str, in_detail: str, in_hint: str) -> None:
     said = explain(0, 1, traceback_of(message))
     assert in_detail in said.detail
     assert in_hint in said.hint
-
-
-def test_a_known_cause_is_found_where_a_signal_ended_the_rank() -> None:
-    tail = (
-        b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
-        b"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000000 vs 4. Received data size\n"
-    )
-    said = explain(1, -6, tail)
-    assert said.headline == "rank 1 was killed by SIGABRT"
-    assert "different sizes" in said.detail
-
-
-def test_a_warning_far_above_does_not_explain_an_exception() -> None:
-    tail = b"[W] Address already in use, trying another\n" + traceback_of("ValueError: bad batch")
-    assert explain(0, 1, tail).detail == "ValueError: bad batch"
 
 
 # --- hostile tails ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from engine.core.metrics.health import SPIKE_PAUSE, Health, Notice
 from engine.core.metrics.progress import RAISED, RankProgress, take_record
 from engine.core.metrics.series import Point
 from engine.core.plan.profile import HealthLimits
+from tests.support import from_table
 
 
 class Run:
@@ -65,35 +66,14 @@ def test_ranks_without_a_step_for_much_longer_than_usual_are_marked_once_and_tol
     assert "continues after about 45 s" in run.notices[1].text
 
 
-def test_one_rank_that_hangs_is_marked_though_its_peers_go_on():
-    run = Run()
-    run.go(20)
-    run.go(40, lambda rank: 0.0 if rank == 2 else 1.0)
-    assert run.marked("stalled") == [2]
-
-
-def test_a_script_with_slow_steps_has_more_time():
-    run = Run()
-    run.go(200, lambda rank: 20.0)
-    run.go(190, nobody)
-    assert run.health.marks == {}
-    run.go(20, nobody)
-    assert run.marked("stalled") == [0, 1, 2, 3]
-
-
-def test_a_pause_as_long_as_one_before_is_usual():
-    run = Run()
-    run.go(20)
-    run.go(28, nobody)  # it saves
-    run.go(20)
-    run.go(35, nobody)
-    assert run.kinds == []
-
-
-def test_a_rank_that_never_made_a_step_is_measured_by_its_peers():
-    run = Run(2)
-    run.go(60, lambda rank: 0.0 if rank == 1 else 1.0)
-    assert run.marked("stalled") == [1]
+@from_table
+def test_ranks_that_hang_or_lag_are_marked(every: list[list[int]], marks: dict[str, list[int]]) -> None:
+    """`every`: how many seconds each rank needs for a step, in one stretch of time after the other, which is the first number of each."""
+    run = Run(len(every[0]) - 1)
+    for seconds, *each in every:
+        run.go(seconds, each.__getitem__)
+    assert {mark: run.marked(mark) for mark in ("stalled", "slow") if run.marked(mark)} == marks
+    assert marks or run.kinds == []
 
 
 def test_a_hang_soon_after_fast_first_steps_is_marked_and_one_look_makes_no_rank_slow():
@@ -107,12 +87,6 @@ def test_a_hang_soon_after_fast_first_steps_is_marked_and_one_look_makes_no_rank
     run.go(2, nobody)
     assert run.marked("stalled") == [0, 1]
     assert run.kinds == ["stalled"]
-
-
-def test_nothing_is_usual_before_the_first_steps():
-    run = Run()
-    run.go(3600, nobody)
-    assert run.kinds == []
 
 
 def test_ranks_that_wait_for_each_other_are_marked_before_anything_is_usual_until_they_go_on():
@@ -178,12 +152,6 @@ def test_a_slow_rank_is_marked_after_a_while_and_no_longer_once_it_keeps_up():
     assert run.notices[0].text == "rank 3: slow, 2 s a step; the others: 1 s"
     run.go(60)
     assert run.kinds == ["slow", "even"]
-
-
-def test_of_two_ranks_the_slower_one_is_marked():
-    run = Run(2)
-    run.go(60, lambda rank: 3.0 if rank == 0 else 1.0)
-    assert run.marked("slow") == [0]
 
 
 @pytest.mark.parametrize("limits", [HealthLimits(stalled=0), HealthLimits(slow=0)])

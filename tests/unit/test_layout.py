@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from engine.core.plan import layout
 from tests.support import from_table, rows
 
+Order = Literal["block", "cyclic"]
+Counts = tuple[tuple[str, int], ...]
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
     lambda counts: tuple((f"node{index}", count) for index, count in enumerate(counts))
 )
-ORDERS: st.SearchStrategy[Literal["block", "cyclic"]] = st.sampled_from(("block", "cyclic"))
+ORDERS: st.SearchStrategy[Order] = st.sampled_from(("block", "cyclic"))
 
 
 def homes(places: tuple[layout.Place, ...]) -> list[str]:
@@ -29,15 +31,13 @@ def test_cyclic_deals_one_rank_to_each_node_in_turn() -> None:
 
 
 @given(COUNTS, ORDERS)
-def test_every_rank_is_placed_once_and_in_order(counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]):
+def test_every_rank_is_placed_once_and_in_order(counts: Counts, order: Order):
     places = layout.place_ranks(counts, order)
     assert [place.rank for place in places] == list(range(sum(count for _, count in counts)))
 
 
 @given(COUNTS, ORDERS)
-def test_every_node_gets_as_many_ranks_as_it_was_to_get(
-    counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]
-) -> None:
+def test_every_node_gets_as_many_ranks_as_it_was_to_get(counts: Counts, order: Order) -> None:
     places = layout.place_ranks(counts, order)
     for group, (node, count) in enumerate(counts):
         here = [place for place in places if place.node == node]
@@ -47,28 +47,26 @@ def test_every_node_gets_as_many_ranks_as_it_was_to_get(
 
 
 @given(COUNTS, ORDERS)
-def test_local_ranks_are_dense_and_grow_with_the_rank(
-    counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]
-) -> None:
+def test_local_ranks_are_dense_and_grow_with_the_rank(counts: Counts, order: Order) -> None:
     places = layout.place_ranks(counts, order)
     for node, count in counts:
         assert [place.local_rank for place in places if place.node == node] == list(range(count))
 
 
 @given(COUNTS)
-def test_block_keeps_the_ranks_of_a_node_together(counts: tuple[tuple[str, int], ...]) -> None:
+def test_block_keeps_the_ranks_of_a_node_together(counts: Counts) -> None:
     groups = [place.group_rank for place in layout.place_ranks(counts, "block")]
     assert groups == sorted(groups)
 
 
 @given(COUNTS)
-def test_cyclic_goes_round_the_nodes_that_have_room(counts: tuple[tuple[str, int], ...]) -> None:
+def test_cyclic_goes_round_the_nodes_that_have_room(counts: Counts) -> None:
     turns = [(place.local_rank, place.group_rank) for place in layout.place_ranks(counts, "cyclic")]
     assert turns == sorted(turns)
 
 
 @given(st.integers(1, 9), ORDERS)
-def test_one_node_is_the_same_in_either_order(count: int, order: Literal["block", "cyclic"]) -> None:
+def test_one_node_is_the_same_in_either_order(count: int, order: Order) -> None:
     places = layout.place_ranks((("localhost", count),), order)
     assert [place.local_rank for place in places] == [place.rank for place in places]
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -79,24 +80,12 @@ def test_a_loss_that_is_no_number_is_reported_as_such(word: str) -> None:
     assert math.isnan(value)
 
 
-def test_a_line_with_a_step_and_nothing_else_reports_the_step() -> None:
-    assert read("step 12: saved a checkpoint") == [("step", 12, 12.0)]
-
-
 @pytest.mark.parametrize("key", ["loss", "val_loss", "grad_norm", "score", "depth"])
 def test_a_value_may_have_a_multiple(key: str) -> None:
     """As nanotron writes all of its numbers."""
     lines = [f"step: 5 | {key}: {value}" for value in ("1.25K", "1.5K", "2.5M", "3m")]
     found = MetricReader().feed("".join(f"{line}\n" for line in lines).encode())
     assert [line.values[key] for line in found] == [1250.0, 1500.0, 2.5e6, 3.0]
-
-
-def test_a_line_gives_one_reading_of_a_key() -> None:
-    assert read("loss 1.5 (avg loss 2.5)") == [("loss", None, 1.5)]
-
-
-def test_colours_do_not_hide_a_value() -> None:
-    assert read("\x1b[32mstep\x1b[0m 3 \x1b[1;31mloss\x1b[0m: \x1b[38;5;9m2.5\x1b[0m\x1b[K") == [("loss", 3, 2.5)]
 
 
 def test_progress_bars_end_their_lines_with_a_carriage_return() -> None:
@@ -116,19 +105,16 @@ def test_a_bar_that_is_drawn_over_another_one_is_read_as_soon_as_it_is_whole() -
     assert told(reader.feed(b"\r")) == [("steps", 3, 9.0), ("it/s", 3, 3.5)]
 
 
-def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
-    said = read("lr=3 loss=1\nloss=2 step 7\nval_loss=4 it/s: 5\nstep 8")
-    assert said == [
-        ("lr", None, 3.0),
-        ("loss", None, 1.0),
-        ("loss", 7, 2.0),
-        ("val_loss", None, 4.0),
-        ("it/s", None, 5.0),
-        ("step", 8, 8.0),
-    ]
+# --- what the user names ---------------------------------------------------------------------------------------------
 
 
-# --- patterns of the user --------------------------------------------------------------------------------------------
+@from_table
+def test_text_is_read_as_the_profile_says(text: str, asked: dict[str, Any], said: ProgramOutput) -> None:
+    """`asked`: `patterns`, and the names of `loss` and `step`, and what to `ignore`."""
+    names = {name: asked[name] for name in ("loss", "step") if name in asked}
+    formats = LineFormats(Names(**names, ignore=tuple(asked.get("ignore", ()))))
+    reader = MetricReader(tuple(asked.get("patterns", ())), formats)
+    assert told(reader.feed(text.encode() + b"\n")) == [tuple(one) for one in said]
 
 
 @from_table
@@ -155,59 +141,6 @@ def test_a_pattern_of_a_throughput_wins_over_a_rate_of_the_line() -> None:
         0, progress, 1.0, MetricReader((r"eff=(?P<tokens>\d+)",)).feed(b"step 1 loss 2 9 it/s 8 tokens/s eff=7\n")
     )
     assert (progress.throughput, progress.unit) == (7.0, "tok")
-
-
-def test_each_named_group_of_a_pattern_is_a_metric() -> None:
-    said = read("@ 12 perplexity is 7.5, 3 GiB", r"@ (?P<step>\d+) perplexity is (?P<perplexity>\S+) (?P<memory>\d+)")
-    assert said == [("perplexity", 12, 7.5), ("memory", 12, 3.0)]
-
-
-def test_a_pattern_wins_over_the_known_shapes_and_adds_nothing_twice() -> None:
-    line = "step 12 loss=1.5 smoothed=2.5"
-    assert read(line, r"loss[=: ]+(?P<loss>\S+)") == [("loss", 12, 1.5), ("smoothed", 12, 2.5)]
-    assert read(line, r"smoothed=(?P<loss>\S+)") == [("loss", 12, 2.5), ("smoothed", 12, 2.5)]
-    assert read(line, r"smoothed=(?P<step>\d+)") == [("loss", 2, 1.5), ("smoothed", 2, 2.5)]
-
-
-def test_a_pattern_sees_the_case_of_the_text_and_the_ends_of_lines() -> None:
-    assert read("X=1\nx=2\nX=3", r"^X=(?P<x>\d)$") == [("x", None, 1.0), ("x", None, 3.0)]
-
-
-def test_a_group_that_holds_no_number_is_no_metric() -> None:
-    assert read("acc=high loss=1", r"acc=(?P<acc>\w+)") == [("loss", None, 1.0)]
-    assert read("step=nan x=1", r"step=(?P<step>\w+) x=(?P<x>\d)") == [("x", None, 1.0)]
-    assert read("step=1e99 x=1", r"step=(?P<step>\w+) x=(?P<x>\d)") == [("x", None, 1.0)]
-
-
-def test_a_group_that_took_no_part_is_no_metric() -> None:
-    assert read("b=1", r"a=(?P<a>\d)|b=(?P<b>\d)") == [("b", None, 1.0)]
-
-
-# --- names of the profile --------------------------------------------------------------------------------------------
-
-
-def read_with(names: Names, text: str) -> ProgramOutput:
-    return told(MetricReader((), LineFormats(names)).feed(text.encode() + b"\n"))
-
-
-def test_the_profile_names_the_loss() -> None:
-    names = Names(loss="train/ce")
-    assert read_with(names, "step 3 loss 9 train/ce 0.5 aux_loss=1") == [("loss", 3, 0.5), ("aux_loss", 3, 1.0)]
-    assert read_with(names, "train/ce=0.5") == [("loss", None, 0.5)]
-    assert read_with(names, "val_loss=0.5") == [("val_loss", None, 0.5)]
-
-
-def test_the_profile_names_the_step() -> None:
-    names = Names(step="opt_step")
-    assert read_with(names, "step 300 opt_step 3 loss 0.5") == [("loss", 3, 0.5)]
-    assert read_with(names, "step 300 loss 0.5") == [("loss", None, 0.5)]
-
-
-def test_the_profile_ignores_metrics_and_bars() -> None:
-    names = Names(ignore=("acc*", "warm up*"))
-    assert read_with(names, "step 3 loss 0.5 Acc@1=7 acc=2 mem=1") == [("loss", 3, 0.5), ("mem", 3, 1.0)]
-    assert read_with(names, "Warm up: 12/100 [00:01<00:09, 3.5it/s]") == []
-    assert read_with(names, "Warm up:  12%|█ | 12/100 [00:01<00:09, 3.5it/s]") == []
 
 
 # --- chunks ----------------------------------------------------------------------------------------------------------

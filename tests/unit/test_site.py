@@ -57,9 +57,7 @@ def test_a_default_is_below_what_the_user_says(default: str, profile: str, key: 
 
 
 @from_table
-def test_a_limit_is_above_what_the_user_says(
-    limit: str, profile: str, key: str, value: object, said: str, file: Path
-) -> None:
+def test_a_limit_is_above_what_the_user_says(limit: str, profile: str, key: str, value: object, said: str, file: Path):
     file.write_text(f"[limits]\n{limit}")
     plan = _plan(f"layout.ranks_per_node = 1\n{profile}")
     assert _at(plan, key) == value
@@ -146,9 +144,7 @@ def test_only_root_can_change_it(changed: str, is_open: bool, file: Path, tmp_pa
         site.read_site()
 
 
-def test_other_folders_come_after_that_of_the_system(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_folders_come_after_that_of_the_system(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("of-user", "of-module"):
         (tmp_path / name / "rankdeck").mkdir(parents=True)
     os.chown(tmp_path / "of-user", 1000, 0)  # it may stand there, as desktops set it, and has no file

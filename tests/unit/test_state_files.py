@@ -48,16 +48,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "train-abcd")
     paths.folder.mkdir()
-    for path in (
-        paths.plan,
-        paths.journal,
-        paths.summary,
-        paths.supervisor,
-        paths.job,
-        paths.note,
-        paths.series,
-        paths.origin(0),
-    ):
+    for path in (paths.plan, paths.journal, paths.summary, paths.supervisor, paths.job, paths.note, paths.series, paths.origin(0)):  # fmt: skip
         DAMAGES[request.param](path)
     return paths
 

@@ -23,9 +23,7 @@ SCRIPT = entries("unit/sweeps", "script")
 
 
 @from_table
-def test_an_argument_is_set_in_the_form_that_the_command_line_has(
-    before: str, name: str, value: str, after: str
-) -> None:
+def test_an_argument_is_set_in_the_form_that_the_command_line_has(before: str, name: str, value: str, after: str):
     assert with_argument(shlex.split(before), name, value, ()) == shlex.split(after)
 
 

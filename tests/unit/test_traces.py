@@ -47,7 +47,7 @@ def write(tmp_path: Path) -> Callable[[int, object], Path]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def composed(write: Callable[[int, object], Path]) -> None:
     for rank in range(3):
         write(rank, trace(56, done=True) if rank == 1 else trace(57, done=False))
@@ -57,14 +57,12 @@ def said(folder: Path) -> list[str]:
     return [wait.sentence for wait in read_traces(folder, 3, 0.0).waits]
 
 
-@pytest.mark.usefixtures("composed")
 def test_who_waited_for_whom_is_told(tmp_path: Path) -> None:
     traces = read_traces(tmp_path, 3, 0.0)
     assert [(wait.sentence, wait.late) for wait in traces.waits] == [(SENTENCE, (1,))]
     assert traces.damaged == ()
 
 
-@pytest.mark.usefixtures("composed")
 def test_ranks_without_a_file_are_silent(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_1").unlink()
     assert said(tmp_path) == [
@@ -73,6 +71,8 @@ def test_ranks_without_a_file_are_silent(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_written_nothing_is_said(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
     (tmp_path / "nccl_trace_rank_7").write_bytes(b"of no rank of this run")
     assert read_traces(tmp_path, 3, 0.0) == read_traces(tmp_path / "nowhere", 3, 0.0) == ((), ())
 
@@ -87,7 +87,6 @@ class Call:
         return self._call
 
 
-@pytest.mark.usefixtures("composed")
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_nothing_in_a_file_is_called(tmp_path: Path, write: Callable[[int, object], Path], protocol: int) -> None:
     harm = tmp_path / "harm"
@@ -99,7 +98,6 @@ def test_nothing_in_a_file_is_called(tmp_path: Path, write: Callable[[int, objec
     assert traces.waits[0].sentence.startswith("rank 1 has not called all_reduce #57")
 
 
-@pytest.mark.usefixtures("composed")
 def test_a_file_that_ends_anywhere_is_told_in_a_sentence(tmp_path: Path, write: Callable[[int, object], Path]) -> None:
     whole = pickle.dumps(trace(57, done=False), protocol=2)
     for size in range(len(whole)):
@@ -108,7 +106,6 @@ def test_a_file_that_ends_anywhere_is_told_in_a_sentence(tmp_path: Path, write: 
         assert damage.startswith(f"{path} can't be read: ")
 
 
-@pytest.mark.usefixtures("composed")
 @pytest.mark.parametrize(
     "value", [b"", b"\x80\x02.", b"\x80\x02Ptext\n.", b"\x80\x02\x82\x01.", 7, [1], {"entries": 3}, {"entries": [{}]}]
 )
@@ -119,7 +116,6 @@ def test_what_is_no_trace_is_told(tmp_path: Path, write: Callable[[int, object],
     assert said(tmp_path)[0].startswith("rank 1 has not called all_reduce #57")
 
 
-@pytest.mark.usefixtures("composed")
 def test_what_was_written_before_the_last_rejoin_is_not_looked_at(tmp_path: Path) -> None:
     os.utime(tmp_path / "nccl_trace_rank_1", (100, 100))
     assert read_traces(tmp_path, 3, 100.0).waits[0].late == (1,)
@@ -138,7 +134,6 @@ def shared(levels: int) -> bytes:
     return pickle.dumps({**whole, "entries": [{**whole["entries"][0], "input_sizes": sizes}] * 1000}, protocol=2)
 
 
-@pytest.mark.usefixtures("composed")
 @pytest.mark.parametrize(
     "bomb",
     [
@@ -162,7 +157,6 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, write: Callable[[int, 
     assert peak < 1 << 26
 
 
-@pytest.mark.usefixtures("composed")
 def test_a_refusal_is_short_and_harmless(tmp_path: Path, write: Callable[[int, object], Path]) -> None:
     path = write(0, b"cos\n\x1b[31m" + b"x" * (1 << 20) + b"\n.")
     (damage,) = read_traces(tmp_path, 3, 0.0).damaged
@@ -171,7 +165,6 @@ def test_a_refusal_is_short_and_harmless(tmp_path: Path, write: Callable[[int, o
     assert len(damage) < len(str(path)) + 300
 
 
-@pytest.mark.usefixtures("composed")
 def test_only_files_of_some_size_are_opened(tmp_path: Path) -> None:
     large, pipe, link = (tmp_path / f"nccl_trace_rank_{rank}" for rank in range(3))
     os.truncate(large, MAX_SIZE + 1)

@@ -38,74 +38,25 @@ def alive(rank: int) -> Witness:
     return Witness(rank=rank, output="step 3\n", failed=False)
 
 
+def witness(rank: int, what: str, order: int = 0) -> Witness:
+    known = {"closed": CLOSED, "timed out": TIMED_OUT, "store gone": STORE_GONE}
+    if what in ("alive", "ended"):
+        return alive(rank) if what == "alive" else Witness(rank=rank, output="", failed=False, status=0)
+    if what.startswith("stopped in "):
+        return Witness(rank=rank, output=raised(known.get(what[11:], what[11:])), failed=False)
+    return failed(rank, "", order, -9) if what == "killed" else failed(rank, known.get(what, what), order)
+
+
 # --- who is to blame -------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_that_blames_another_never_wins() -> None:
-    verdict = find_verdict([failed(0, CLOSED, 0), failed(1, STORE_GONE, 1), failed(2, "ValueError: bad batch", 2)])
+@from_table
+def test_one_of_several_ranks_is_to_blame(told: list[list[Any]], expected: dict[str, object]) -> None:
+    """Each rank is told of by its number, what it said or what became of it, and the order of its end."""
+    verdict = find_verdict([witness(*one) for one in told])
     assert verdict is not None
-    assert (verdict.rank, verdict.headline) == (2, "rank 2 raised ValueError")
-
-
-def test_of_those_that_blame_nobody_the_first_wins() -> None:
-    verdict = find_verdict([failed(0, "KeyError: 'b'", 5), failed(1, "ValueError: a", 3), failed(2, CLOSED, 1)])
-    assert verdict is not None
-    assert verdict.headline == "rank 1 raised ValueError"
-
-
-@pytest.mark.parametrize(
-    ("message", "who"), [("bdb.BdbQuit", 1), ("KeyboardInterrupt", None), (CLOSED, None)], ids=["own", "stop", "peer"]
-)
-def test_a_rank_that_had_raised_when_it_was_stopped_wins_over_those_that_lost_it(message: str, who: int | None) -> None:
-    """Its process ends later than those of its peers, so that the run is stopped for them."""
-    stopped = Witness(rank=1, output=raised(message), failed=False)
-    verdict = find_verdict([failed(0, CLOSED), stopped])
-    assert verdict is not None
-    assert (verdict.rank == 1) is (who == 1)
-
-
-def test_a_rank_that_was_killed_silently_wins_over_those_that_lost_it() -> None:
-    verdict = find_verdict([failed(0, CLOSED, 0), failed(1, "", 1, status=-9), failed(2, CLOSED, 2)])
-    assert verdict is not None
-    assert (verdict.rank, verdict.cause) == (1, "E1")
-
-
-def test_what_followed_is_folded_into_one_sentence() -> None:
-    verdict = find_verdict([failed(rank, CLOSED if rank != 3 else "ValueError: bad batch", rank) for rank in range(4)])
-    assert verdict is not None
-    assert verdict.followed == ("3 other ranks lost the connection to it: 0, 1, 2",)
-
-
-def test_the_only_silent_rank_is_the_one_that_others_waited_for() -> None:
-    verdict = find_verdict([failed(0, TIMED_OUT, 0), failed(1, TIMED_OUT, 1), alive(2), failed(3, TIMED_OUT, 2)])
-    assert verdict is not None
-    assert (verdict.rank, verdict.headline) == (2, "ranks 0, 1, 3 waited for rank 2")
-
-
-def test_of_several_silent_ranks_none_is_called_the_culprit() -> None:
-    verdict = find_verdict([failed(0, TIMED_OUT), alive(1), alive(2)])
-    assert verdict is not None
-    assert (verdict.rank, verdict.headline) == (0, "rank 0 waited for one of ranks 1, 2")
-
-
-def test_a_rank_that_stopped_where_it_hung_counts_as_silent() -> None:
-    hung = Witness(rank=1, output=raised("KeyboardInterrupt"), failed=False)
-    verdict = find_verdict([failed(0, TIMED_OUT), hung, failed(2, TIMED_OUT, 1)])
-    assert verdict is not None
-    assert verdict.rank == 1
-
-
-def test_a_rank_that_came_to_its_end_while_others_need_it_is_named() -> None:
-    verdict = find_verdict([Witness(rank=0, output="", failed=False, status=0), failed(1, CLOSED)])
-    assert verdict is not None
-    assert (verdict.rank, verdict.headline) == (0, "rank 0 ended while others still needed it")
-
-
-def test_where_all_blame_another_that_nobody_saw_none_is_named() -> None:
-    verdict = find_verdict([failed(0, CLOSED), failed(1, CLOSED, 1)])
-    assert verdict is not None
-    assert verdict.rank is None
-    assert "which rank failed first is not known" in verdict.headline
+    found = {name: getattr(verdict, name) for name in expected}
+    assert {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()} == expected
 
 
 @pytest.mark.parametrize(
