@@ -113,7 +113,8 @@ class Found(NamedTuple):
     @property
     def status(self) -> int:
         """The exit status that the text reports, negative for a signal; 1 if it names none."""
-        if word := self.words.get("signal", ""):
+        named = (name for name, word in self.words.items() if name.isupper() and word)  # groups that are called `KILL`
+        if word := self.words.get("signal") or next(named, ""):
             return -_signal_number(word)
         status = int(self.words.get("status") or 1)
         return SHELL - status if SHELL < status < SHELL + 65 else status

@@ -230,7 +230,7 @@ def _give_away(ranks: dict[int, _Process], others: dict[str, _Process]) -> None:
             chains = (
                 chain
                 for chain in all_chains("\n".join(own), fatal=True)
-                if not is_secondary("\n".join(chain[-1].lines))
+                if chain[-1].message and not is_secondary("\n".join(chain[-1].lines))
             )
             mine = [line for one in next(chains, []) for line in one.lines] or mine
         process.lines += mine

@@ -109,14 +109,12 @@ class LineCounts:
         """Reads steps and epochs by their names, then counts without a name. A line with a seed and no result lists settings."""
         if any(_last_word(field) == "seed" for field in self.fields) and not P.measured.search(self.lower):
             return
-        if P.place_of_batch.match(self.text) and len(self.fields) > 2:
-            self.epoch, self.step, self.kind, self.counted = 0, 1, "named", "batch"
-            self.used.update((0, 1))
+        if (found := P.place_of_batch.match(self.text)) and len(self.fields) > 2:
+            self.epoch, self.step = self._take_at(found.start(1)), self._take_at(found.start(2))
+            self.kind, self.counted = "named", "batch"
             return
         if found := P.step_in_brackets.search(self.text):
-            self.step = next((one.number for one in self.fields if one.begin == found.start(1)), None)
-            self.kind, self.counted = "named", "step"
-            self.used.update(() if self.step is None else (self.step,))
+            self.step, self.kind, self.counted = self._take_at(found.start(1)), "named", "step"
         bare: list[Field] = []
         for field, after in zip(self.fields, [*self.fields[1:], None], strict=True):
             if field.number in self.used or not self._is_whole(field):
@@ -125,7 +123,7 @@ class LineCounts:
                     self.used.add(field.number)
                 continue
             meaning = meaning_of(field.name, "", self.names)
-            if meaning.role in ("step", "epoch") and P.of_best.search(self.text, 0, field.begin):
+            if (field.total or meaning.role in ("step", "epoch")) and P.of_best.search(self.text, 0, field.begin):
                 self.used.add(field.number)  # `best loss 0.41 @ epoch 7`
                 continue
             if field.total is not None and P.epoch_behind.match(self.text, field.end):
@@ -159,6 +157,12 @@ class LineCounts:
                 bare.append(field)
         self._take_bare(bare)
 
+    def _take_at(self, begin: int) -> int | None:
+        """The number that begins at an index of the text; it is no metric."""
+        number = next((one.number for one in self.fields if one.begin == begin), None)
+        self.used.update(() if number is None else (number,))
+        return number
+
     def _is_before_value(self, field: Field, after: Field | None) -> bool:
         """Whether a number that has the name of a loss is a count, and the loss stands behind it."""
         return (
@@ -174,10 +178,11 @@ class LineCounts:
 
     def _take_named(self, field: Field, meaning: Meaning) -> None:
         role = meaning.role
-        if role == "steps" and field.total is None and self.step is None and field.name.lower() == "steps":
+        if role == "steps" and field.total is None and self.step is None and field.name.lower() in ("steps", "iters"):
             in_box = self.text.lstrip()[:1] in "|│"
-            is_of_run = field.signed and P.episode.match(self.lower) is None
-            if in_box or (is_of_run and P.measured.search(self.lower)):
+            is_of_run = field.signed and self.epoch is None and P.episode.match(self.lower) is None
+            is_report = any(P.measured.search(f"{one.name} {one.unit}".lower()) for one in self.fields)
+            if in_box or (is_of_run and is_report):
                 role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
             self.step, self.steps, self.counted = field.number, field.total, meaning.key
@@ -214,10 +219,7 @@ class LineCounts:
             and self.epoch is None
             and (found := P.lead.match(self.text) or P.lead_of_rates.search(self.text))
         ):
-            self.step = next(
-                (one.number for one in self.fields if one.begin == found.start(found.lastindex or 0)), None
-            )
-            self.kind, self.used = "lead", self.used | {self.step or 0}
+            self.step, self.kind = self._take_at(found.start(found.lastindex or 0)), "lead"
         if self.step is not None or not bare:
             return
         field = bare[-1]

@@ -11,7 +11,7 @@ import msgspec
 from engine.core.metrics.lines.fields import OF_DEVICE, RATE_KEYS, Fields, Numbers, read_fields
 from engine.core.metrics.lines.meaning import Format, understand
 from engine.core.metrics.lines.names import Names
-from engine.core.metrics.lines.patterns import W
+from engine.core.metrics.lines.patterns import W, in_english
 from engine.core.metrics.lines.tables import LONGEST, Section, Table, section_of, table_of
 
 MAX_STEP = 1e15  # largest step: more comes from a wrong pattern, and is not exact as a float
@@ -110,7 +110,7 @@ class LineFormats:
     def may_report(self, line: bytes, shape: bytes, section: Section = "training") -> bool:
         """Whether a line of an unknown shape is worth reading; if not, its shape is remembered. Costs about a microsecond."""
         if not line.startswith(_REMARK):
-            line = line.lower()
+            line = (line if line.isascii() else in_english(line).encode()).lower()
             if b"loss" in line or b"/s" in line:
                 return True
             words = line.translate(_LETTERS).split()
@@ -151,7 +151,7 @@ class LineFormats:
 
     def learn(self, line: bytes, shape: bytes, section: Section = "training") -> Line | Table | Heading | None:
         """Reads a line field by field, and remembers its shape for this section."""
-        text = line.decode("utf-8", "replace")
+        text = in_english(line)
         if len(line) <= LONGEST and (begun := section_of(text)):
             heading = Heading(begun, text.rstrip().endswith("{"))
             self._remember(shape, heading, section)

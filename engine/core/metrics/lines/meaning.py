@@ -62,7 +62,9 @@ class _Metrics:
         self.values: dict[str, Value] = {}
         self.part: Value | None = None
         self.part_name, self.doubt = "", ""
-        self.total_name = False  # whether the loss of the run was named on this line
+        self.loss_rank = (
+            0  # of the loss: 2: the run's by its name; 1: an average, as `running loss`; 0: maybe one of several
+        )
         self.is_summary = is_summary or "train_runtime" in line.lower or P.summary.match(line.text) is not None
         self.held_out = line.held_out  # whether the number being read is of held-out data
         self.held_out_spans = [found.span() for found in P.held_out_object.finditer(line.text)]
@@ -73,6 +75,8 @@ class _Metrics:
 
     def take(self) -> None:
         """Reads the metrics, in order; of several values of a key the first counts."""
+        if best := P.best_so_far.search(self.line.text):
+            self.line.used.update(one.number for one in self.line.fields if best.start() < one.begin < best.end())
         for field in self.line.fields:
             if field.number in self.line.used or (field.total is not None and not rate_of_unit(field.unit)):
                 continue
@@ -90,9 +94,11 @@ class _Metrics:
 
     def _is_total(self, name: str) -> bool:
         """Whether a loss is the sum of those before it: `Cls loss: 0.5 Reg loss: 0.3 Total loss: 0.8`."""
-        is_total = ("total" in name.lower() or name.lower() == "loss") and not self.total_name
-        self.total_name = self.total_name or is_total
-        return is_total
+        *before, last = P.word_breaks.split(name.lower())
+        is_mean = last == "loss" and W.plain.issuperset(before) and W.tasks.isdisjoint(before)
+        rank = 2 if "total" in name.lower() or not before else int(is_mean)
+        is_higher, self.loss_rank = rank > self.loss_rank, max(rank, self.loss_rank)
+        return is_higher
 
     def _take_value(self, field: Field, meaning: Meaning, name: str) -> None:
         role, key, factor = meaning
@@ -244,6 +250,8 @@ def _last_report(line: Fields, names: Names) -> Fields:
     bars = [found.start() for found in P.bar.finditer(text)]
     if len(bars) > 1:
         cut = text.find("]", bars[-2]) + 1
+    elif bars and alike and _is_apart(line, fields[alike[0]], bars[0]):
+        cut = text.find("]", bars[0]) + 1  # `2/215 [01:02<1:50:33, 31.15s/it]iteration 140 : loss : 0.3`
     elif (
         len(alike) > 1
         and len({numbers.texts[fields[at].number] for at in alike}) == len(alike)
@@ -254,6 +262,14 @@ def _last_report(line: Fields, names: Names) -> Fields:
     else:
         return line
     return Fields(" " * cut + text[cut:], [field for field in fields if field.begin >= cut], numbers)
+
+
+def _is_apart(line: Fields, step: Field, bar: int) -> bool:
+    """Whether a step that is printed behind a bar is another count than the bar's, such as one of epochs."""
+    counts = [line.numbers.texts[one.number] for one in line.fields if one.total is not None and one.end <= bar + 1]
+    is_behind = 0 <= line.text.find("]", bar) < step.begin
+    reached = int(text) if (text := line.numbers.texts[step.number]).isdecimal() else 0
+    return is_behind and all(one.isdecimal() and reached > 2 * int(one) + 10 for one in counts)
 
 
 def understand(line: Fields, names: Names, section: Section = "training") -> Format | None:

@@ -112,7 +112,7 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         return "part" if own.startswith("l_") or ((is_alias or is_glued) and not _is_held_out(words)) else None
     at = len(words) - 1 - words[::-1].index("loss")
     before, after = words[:at], words[at + 1 :]
-    if any(word not in ("step", "epoch", "value") and word not in W.plain and word not in W.held_out for word in after):
+    if any(not (word in W.loss_of_each or word in W.plain or word in W.held_out) for word in after):
         return None if W.no_loss & set(after) or f"loss {after[0]}" in bare else "part"
     if _is_held_out(words):
         return "val_loss"

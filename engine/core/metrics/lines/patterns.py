@@ -48,3 +48,14 @@ class _AllPatterns:
 
 W = _AllWords()
 P = _AllPatterns()
+_ENGLISH = dict(pair.split("=") for pair in W.other_languages)
+_FOREIGN = late("|".join(sorted(_ENGLISH, key=len, reverse=True)), re.IGNORECASE)
+
+
+def in_english(line: bytes) -> str:
+    """The text of a line. Names in other languages, as in `训练损失: 0.4`, are replaced; its numbers stay in their order."""
+    text = line.decode("utf-8", "replace")
+    if line.isascii():
+        return text
+    text = P.ordinal.sub(lambda found: f"{'epoch' if found[2] else 'step'} {found[1]} ", text)
+    return P.part_loss.sub("part_loss", _FOREIGN.sub(lambda found: f"{_ENGLISH[found[0].lower()]} ", text))
