@@ -18,7 +18,7 @@ from engine.core.plan.profile import Profile, to_toml_data
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
 from engine.planning.profile_paths import of_project, other_project
-from engine.planning.recipes import choices
+from engine.planning.recipes import choices, names
 from engine.planning.site import read_site
 from engine.runs.paths import profile_folders
 from engine.runs.settings import read_settings
@@ -112,9 +112,12 @@ def find_profile(word: str) -> Path:
     for _, folder in folders():
         if word and os.path.isfile(path := folder / f"{word}.toml"):
             return path
-    names = [entry.name for entry in list_profiles()]  # reads each of them
-    near = difflib.get_close_matches(word, names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(names)}"
+    if word in names():
+        hint = f"rankdeck run {word} runs it; rankdeck new {word} makes a profile of it"
+        raise UsageError(f"{word} is a recipe, not a profile", hint=hint)
+    listed = [entry.name for entry in list_profiles()]  # reads each of them
+    near = difflib.get_close_matches(word, listed, 1)
+    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(listed)}"
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 
 

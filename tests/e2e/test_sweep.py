@@ -29,6 +29,7 @@ def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_scrip
     check_err(rankdeck("sweep", profile, "--arg", "lr=1,fast"), 2, "--arg lr=1,fast: lr: 'fast' is not a number")
     check_err(rankdeck("sweep", profile, "--arg", "lrs=1"), 2, "did you mean lr?")
     check_err(rankdeck("sweep", profile, "--arg", "lr=1", "--name", "2", "--plan"), 2, "not a number alone")
+    check_err(rankdeck("sweep", "ddp-mlp", "--arg", "lr=1"), 2, "is a recipe, not a profile", "rankdeck new ddp-mlp")
     stranger = work / ".rankdeck" / "theirs.toml"
     stranger.parent.mkdir()
     stranger.write_text(profile.read_text().replace('"job"', '"theirs"'))
