@@ -1,13 +1,15 @@
-"""Makes the pictures, as the app shows them, exported by Textual: the form with the recipes, a real run of the quickstart profile, and the hang of the
-tutorial, from its cause to the comparison of the corrected run with it.
+"""Makes the pictures, as the app shows them, exported by Textual: the form with the recipes, a real run of the quickstart profile, the hang of the
+tutorial, from its cause to the comparison of the corrected run with it, and its sweep.
 
-`make picture` runs it. Takes about two minutes; everything it starts is stopped again.
+`make picture` runs it. Takes about three minutes; everything it starts is stopped again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -124,10 +126,37 @@ async def hang() -> None:
                     await (await engine.attach(run.run)).stop(at_once=True)
 
 
+async def sweep() -> None:
+    """Writes `leaderboard.svg` and `best.svg`: the sweep of the tutorial, and its best three runs side by side."""
+    from engine.client.engine import LocalEngine
+    from tui.app import RankdeckApp
+    from tui.screens.compare import CompareScreen
+
+    lines = TUTORIAL.read_text().partition("$ rankdeck new -n 2 ddp-mlp")[2].splitlines()
+    swept = shlex.split(next(line for line in lines if line.startswith("$ rankdeck sweep")).removeprefix("$ rankdeck "))
+    command = str(FOLDER.parent.parent / "rankdeck_command.py")
+    for words in (["new", "-n", "2", "ddp-mlp", "--epochs", "6"], swept):
+        await (await asyncio.create_subprocess_exec(sys.executable, command, *words)).wait()
+    app = RankdeckApp(LocalEngine())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await _wait(pilot, lambda: "10 runs" in app.export_screenshot().replace("&#160;", " "))
+        await pilot.press("slash", *"mlp", "enter", "less_than_sign")
+        await pilot.pause(1)
+        _save(app, "leaderboard.svg")
+        await pilot.press("space", "space", "space", "c")
+        await _wait(pilot, lambda: isinstance(app.screen, CompareScreen) and "Results" in app.export_screenshot())
+        await pilot.pause(2)
+        _save(app, "best.svg")
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     with tempfile.TemporaryDirectory(prefix="rankdeck") as home:
         os.environ["RANKDECK_HOME"] = home
         os.chdir(home)
+        asyncio.run(sweep())
+        shutil.rmtree(home)
+        os.makedirs(home)
         asyncio.run(hang())
         asyncio.run(main())

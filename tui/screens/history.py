@@ -168,12 +168,16 @@ class HistoryScreen(DeckScreen):
         """Goes on to the next order, or back: the columns, then each metric."""
         orders = [*sweep_keys(self._shown), *SORTS, *metric_names(self._entries or ())]
         self._sort = orders[(orders.index(self._sort) + step) % len(orders)] if self._sort in orders else orders[0]
-        self._reverse = False
-        self._show()
+        self._order(reverse=False)
 
     def action_reverse(self) -> None:
-        self._reverse = not self._reverse
+        self._order(reverse=not self._reverse)
+
+    def _order(self, *, reverse: bool) -> None:
+        """Shows the list in another order, from its first line: who sorts looks for what comes first."""
+        self._reverse = reverse
         self._show()
+        self._list.action_first()
 
     def action_compare(self) -> None:
         """Compares the marked runs; a single one with the run of the same name before it."""
