@@ -108,9 +108,7 @@ def folder_size(folder: Path) -> int:
 
 def read_side(paths: RunPaths) -> Compared:
     """One run for a comparison. Raises SupervisorError: its plan or journal can't be read."""
-    from engine.runs.origins.origin import (
-        read_origin,
-    )  # it imports most of the core, which a list of runs does not need
+    from engine.runs.origins.origin import read_origin  # both import most of the core, which lists do not need
     from engine.runs.replay import stored_snapshot
 
     plan = read_plan(paths)

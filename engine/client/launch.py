@@ -10,12 +10,13 @@ import tomli_w
 
 from engine.client.standby import Standby
 from engine.core.plan.document.places import Places
+from engine.core.plan.document.site import limited
 from engine.core.plan.plan import LaunchPlan, Swept
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.gate import LAUNCHED
 from engine.linux.files import replace_file
 from engine.planning import make as planning
-from engine.planning.site import within_limits
+from engine.planning.site import read_site
 from engine.planning.trust import of_launch, trust
 from engine.runs.listing import new_run
 from engine.runs.paths import RunPaths
@@ -50,7 +51,7 @@ def begin_launch(
     one. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
     example because the disk is full."""
     plan = msgspec.structs.replace(planning.make_plan(profile, LAUNCHED, places=places), swept=swept)
-    text = profile_text(within_limits(profile)[0])
+    text = profile_text(limited(profile, *read_site())[0])
     trust(of_launch(profile))
     if (place := place_here()) is not None and place.restarts:
         from engine.client.jobs import continue_requeued  # not needed for other runs

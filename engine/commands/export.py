@@ -97,9 +97,8 @@ class _Export:
                     values = values_of(message.series)
                     self._add([one for one in values if one.time > self._told.get((one.rank, one.metric), 0.0)])
                 else:
-                    self._add(
-                        Value(one.rank, one.key, one.at, one.step, *(one.value,) * 3, 1) for one in message.points
-                    )
+                    new = message.points
+                    self._add(Value(one.rank, one.key, one.at, one.step, *(one.value,) * 3, 1) for one in new)
         except SupervisorLostError:
             await asyncio.sleep(0.1)
         return state
@@ -126,6 +125,6 @@ def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str, *, sho
     if svg is None:
         known = ", ".join(sorted({dump.key for dump in snapshot.series})) or "none"
         raise UsageError(f"{paths.run} has no values of {metric!r}", hint=f"--metric; its metrics: {known}")
-    return (
-        svg.encode() if kind == "svg" else bytes(library("cairosvg", "png").svg2png(bytestring=svg.encode(), scale=2))
-    )
+    if kind == "svg":
+        return svg.encode()
+    return bytes(library("cairosvg", "png").svg2png(bytestring=svg.encode(), scale=2))

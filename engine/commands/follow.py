@@ -12,7 +12,7 @@ import msgspec
 from engine.client.run import LocalRun, waits_for
 from engine.commands.bars import LiveBars
 from engine.commands.interrupts import FollowInterrupts
-from engine.commands.output import close_stdout, draw_bars, make_room, narrate
+from engine.commands.output import close_stdout, draw_bars, make_room, narrate, print_line
 from engine.commands.rank_input import RankInput
 from engine.commands.show import end_words, exit_status, show_cause
 from engine.commands.tail import Chunk, Follower
@@ -252,10 +252,6 @@ async def wait_for_end(run: LocalRun, *, seconds: float | None, as_json: bool) -
         narrate(f"{run.run} has not ended within {seconds:g} s")
         return 124
     status = exit_status(snapshot)
-    if as_json:
-        sys.stdout.write(
-            msgspec.json.encode({"run": run.run, "state": snapshot.run.state, "exit": status}).decode() + "\n"
-        )
-    else:
-        sys.stdout.write(terminal_line(end_words(snapshot), colour=False) + "\n")
+    end = {"run": run.run, "state": snapshot.run.state, "exit": status}
+    print_line(msgspec.json.encode(end).decode() if as_json else end_words(snapshot))
     return status

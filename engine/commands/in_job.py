@@ -52,18 +52,19 @@ def main(folder: str) -> int:
         if submitted.fruitless >= MAX_FRUITLESS:  # Slurm has started the job again
             raise CheckError(_fruitless_words(submitted))
         profile = read_launched(paths.profile)
-        if isinstance(profile.layout.job, SlurmJob) and has_begun(paths):
-            _refuse_cause(profile.layout.job, submitted.job)
+        job = profile.layout.job
+        ends = {"PREEMPTED": job.on_preempt, "NODE_FAIL": job.on_node_fail} if isinstance(job, SlurmJob) else {}
+        end = last_end(submitted.job) if ends and has_begun(paths) else None
+        if end is not None and ends.get(end.state) == "stop":  # and Slurm has started the job again all the same
+            raise CheckError(end_words(submitted.job, end))
         replace_plan(paths, plan_here(profile, read_plan(paths)))
     except RankdeckError as error:
         narrate(f"{paths.run}: {error}")
         end_run(paths, f"it can't run on the job's nodes: {error.message}")
         return 1
-    job = profile.layout.job
     assert job is not None
-    return asyncio.run(
-        _Supervision(LocalRun(paths), submitted, profile, began, requeues=job.on_limit == "requeue").run()
-    )
+    requeues = job.on_limit == "requeue"
+    return asyncio.run(_Supervision(LocalRun(paths), submitted, profile, began, requeues=requeues).run())
 
 
 def _scheduler_of(plan: LaunchPlan) -> Scheduler:
@@ -96,13 +97,6 @@ def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
         known = msgspec.structs.replace(known, job=here, next="", restarts=place.restarts)
     replace_file(paths.job, msgspec.json.encode(known))
     return known
-
-
-def _refuse_cause(job: SlurmJob, number: str) -> None:
-    """Raises CheckError if Slurm has started a job again after an end with which the profile wants the run to end."""
-    end = last_end(number)
-    if end is not None and (end.state, "stop") in (("PREEMPTED", job.on_preempt), ("NODE_FAIL", job.on_node_fail)):
-        raise CheckError(end_words(number, end))
 
 
 def _counted(known: Submitted, step: int | None) -> Submitted:
@@ -250,9 +244,8 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
         layout = msgspec.structs.replace(layout, slurm=int(os.environ["SLURM_JOB_ID"]) if job.spares else "current")
     slots, number = nodes_of(layout, LAUNCHED)
     if len(slots) < job.nodes:
-        raise CheckError(
-            f"{SCHEDULER_NAMES[_scheduler_of(submitted)]}'s job {number} has {len(slots)} of {job.nodes} nodes left"
-        )
+        whose = SCHEDULER_NAMES[_scheduler_of(submitted)]
+        raise CheckError(f"{whose}'s job {number} has {len(slots)} of {job.nodes} nodes left")
     launch = msgspec.structs.replace(profile.launch, workdir=submitted.workdir)
     nodes = Nodes(slots[: job.nodes], number)
     plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), LAUNCHED, nodes=nodes)

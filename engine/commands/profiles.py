@@ -1,4 +1,4 @@
-"""Commands about profiles and backends, with which no run is started, and `bench`."""
+"""Commands about profiles, backends and nodes, with which no run is started, and `bench`."""
 
 import asyncio
 import contextlib
@@ -24,6 +24,7 @@ from engine.commands.arguments import (
 from engine.commands.checklist import Checklist
 from engine.commands.output import print_json, print_table, warn
 from engine.core.errors import UsageError
+from engine.core.plan.batch.slurm import partition_rows
 from engine.core.plan.profile import Metrics
 from engine.core.terminal_text import visible
 from engine.planning.profiles import list_profiles, profile_of_machine
@@ -119,6 +120,20 @@ def check(
 
     asyncio.run(fill())
     ctx.exit(checklist.show())
+
+
+@click.command()
+@JSON
+def nodes(*, as_json: bool) -> None:
+    """Show the partitions of Slurm, with the nodes, GPUs and CPUs that are free.
+
+    A job that fits into what is free usually starts soon.
+    """
+    found = LocalEngine().partitions()
+    if as_json:
+        print_json(found)
+    else:
+        print_table([tuple(map(visible, row)) for row in partition_rows(found)])
 
 
 @click.command()

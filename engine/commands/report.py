@@ -75,9 +75,8 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
     run = snapshot.run
     seconds = (now if run.ended_at is None else run.ended_at) - run.launched_at
     steps = "-" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
-    values = [
-        (key, "not finite" if value is None else f"{value:.6g}") for key, value in final_values(snapshot.series).items()
-    ]
+    final = final_values(snapshot.series)
+    values = [(key, "not finite" if value is None else f"{value:.6g}") for key, value in final.items()]
     return [
         ("launched", clock(run.launched_at)),
         ("duration", duration(seconds)),
@@ -122,11 +121,8 @@ def _origin(origin: Origin | None) -> list[str]:
     code = origin.code
     rows = [("host", origin.host), *origin.versions.items()]
     if code is not None:
-        rows += [
-            ("code", code.words),
-            ("changed files", ", ".join(code.changed)),
-            ("new files", ", ".join(code.untracked)),
-        ]
+        rows += [("code", code.words), ("changed files", ", ".join(code.changed))]
+        rows.append(("new files", ", ".join(code.untracked)))
     return ["<h2>Launched from</h2>", _table(rows)]
 
 

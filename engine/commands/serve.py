@@ -90,13 +90,8 @@ class Page(Server):
         """The web application that answers requests."""
         page = web.Application()
         aiohttp_jinja2.setup(page, loader=FileSystemLoader(self.templates_path))
-        page.add_routes(
-            [
-                web.get("/", self.handle_index),
-                web.get("/ws", self.handle_websocket),
-                web.static("/static", self.statics_path),
-            ]
-        )
+        pages = [web.get("/", self.handle_index), web.get("/ws", self.handle_websocket)]
+        page.add_routes([*pages, web.static("/static", self.statics_path)])
         app = web.Application(middlewares=[_guard(self._token)])
         app.add_subapp(f"/{self._token}", page)
         app.on_shutdown.append(self.on_shutdown)

@@ -1,6 +1,14 @@
-"""Lists of ranks, modules and counts in sentences."""
+"""Lists of ranks, modules and counts in sentences, and suggestions for words that are unknown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+
+def suggestion(word: str, known: Iterable[str], otherwise: str, likeness: float = 0.6) -> str:
+    """`did you mean nodes?`: the most similar of the known words; `otherwise` where none is similar. `likeness`: at least, up to 1."""
+    import difflib  # only errors need it
+
+    near = difflib.get_close_matches(word, list(known), 1, likeness)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def rank_words(ranks: Sequence[int], most: int = 4) -> str:

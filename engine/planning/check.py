@@ -51,10 +51,7 @@ takes longer does not refuse the backend."""
 CONNECT_TIME = 3.0  # seconds for a connection between nodes: enough for a lost packet or two
 
 SLOW = "check that the node is up and its file server responds, for example with: ssh -v"
-KEPT, DOUBTED = (
-    60.0,
-    5.0,
-)  # seconds for which facts about a node are kept; the second after a refusal, which the user may mend
+KEPT, DOUBTED = 60.0, 5.0  # seconds for which facts about a node are kept; after a refusal, which the user may mend
 
 
 # --- the check ------------------------------------------------------------------------------------------------------------
@@ -245,15 +242,9 @@ def facts_of(
 ) -> tuple[NodeFacts, ...]:
     """Facts about nodes, all asked at once. Reuses answers of the last minute. Blocks, so do not call it on an event loop.
 
-    Args:
-        plan: what would be launched; its ranks may not be counted yet.
-        needed: names of nodes without which there is no plan. Others are left out if they can't be asked.
-        with_torch: also asks which torch the ranks would import.
-        program: a program for the ranks' Python to run; empty: none.
-
-    Raises:
-        CheckError: needed nodes could not be asked; it names each of them with the reason.
-        NotTrustedError: they may not be asked.
+    `needed`: names of nodes without which there is no plan. Others are left out if they can't be asked. `with_torch`: also asks which torch
+    the ranks would import. `program`: for the ranks' Python to run; empty: none. Raises CheckError: needed nodes could not be asked; it
+    names each of them with the reason. Raises NotTrustedError: they may not be asked.
     """
     admit(permit, plan, code=False)
     now = time.monotonic()
@@ -282,9 +273,8 @@ def facts_of(
             hint = "; ".join(dict.fromkeys(hint for _, _, hint in troubles))
             if with_torch:
                 raise CheckError(f"can't ask whether {plan.backend.name} can run: {facts}", hint=hint)
-            raise CheckError(
-                f"can't ask how many ranks fit: {facts}", hint=f"{hint}; or set layout.ranks_per_node to a number"
-            )
+            hint = f"{hint}; or set layout.ranks_per_node to a number"
+            raise CheckError(f"can't ask how many ranks fit: {facts}", hint=hint)
     return tuple(_kept[key][1] for key in keys if key in _kept)
 
 

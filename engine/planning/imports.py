@@ -48,11 +48,8 @@ def import_command(
     chosen = name or profile_name(found or draft.target, is_module=not found and draft.kind == "module")
     data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()), is_whole=is_whole)
     places = Places(file or "the command", {})
-    return Imported(
-        profile_with_overrides(below(data, read_site().site.defaults), places, overrides, choices()),
-        places,
-        draft.notes,
-    )
+    profile = profile_with_overrides(below(data, read_site().site.defaults), places, overrides, choices())
+    return Imported(profile, places, draft.notes)
 
 
 def _words(text: str) -> list[str]:

@@ -48,8 +48,6 @@ def make_plan(
     that can run.
 
     Args:
-        profile: what the user asked for.
-        permit: what may start.
         checked: False checks nothing, and asks nodes only to choose among backends; a node that has to count its own ranks then
             gets one rank.
         places: where the keys of the profile are in its file, for warnings; None: unknown.
@@ -185,9 +183,8 @@ def _first_that_runs(profile: Profile, draft: Draft, *, checked: bool) -> Launch
     if len(refused) == 1:
         raise refused[0][1]
     whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
-    raise CheckError(
-        f"no backend of the profile can run: {whole}", hint=refused[0][1].hint
-    )  # the user prefers the first
+    hint = refused[0][1].hint  # the user prefers the first
+    raise CheckError(f"no backend of the profile can run: {whole}", hint=hint)
 
 
 def _not_looked_up(profile: Profile, permit: Permit) -> LaunchPlan:
@@ -259,11 +256,8 @@ def available_backends(profile: Profile, permit: Permit) -> list[BackendInfo]:
         return [*(info for info in infos.values() if info.name != AUTO), replace(infos[AUTO], found=NOT_LOOKED_UP)]
     chosen = next((name for name in AUTOMATIC if not infos[name].trouble), None)
     last = infos[AUTOMATIC[-1]]
-    infos[AUTO] = (
-        replace(infos[AUTO], found=f"here: {chosen}")
-        if chosen
-        else replace(infos[AUTO], trouble=last.trouble, hint=last.hint)
-    )
+    why = {"found": f"here: {chosen}"} if chosen else {"trouble": last.trouble, "hint": last.hint}
+    infos[AUTO] = replace(infos[AUTO], **why)
     return list(infos.values())
 
 

@@ -117,11 +117,8 @@ def _this_job() -> tuple[str, str]:
 
 def _other_job(job: str, permit: Permit) -> tuple[str, str]:
     """The number of a job (a task of a job array has its own), and its nodes."""
-    said = answer(
-        ["squeue", "-h", "-j", job, "-o", "%A %N"],
-        permit,
-        hint="rankdeck runs squeue on this machine: is this a login node?",
-    )
+    hint = "rankdeck runs squeue on this machine: is this a login node?"
+    said = answer(["squeue", "-h", "-j", job, "-o", "%A %N"], permit, hint=hint)
     lines = [(line.split()[0], line.split()[1]) for line in said.splitlines() if len(line.split()) > 1]
     if not lines:
         raise CheckError(f"Slurm's job {job} has no nodes", hint=f"it is waiting or has ended: squeue -j {job}")

@@ -135,9 +135,7 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError, TimeoutError):
-                os.killpg(
-                    process.pid, signal.SIGTERM
-                )  # at which srun ends the probe: it notices no srun that was killed
+                os.killpg(process.pid, signal.SIGTERM)  # srun then ends the probe; a killed srun would not
                 async with asyncio.timeout(END_TIME):
                     await process.wait()
         if process.returncode is None:

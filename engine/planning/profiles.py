@@ -1,7 +1,6 @@
 """Finds, reads and writes profile files. Writing keeps comments and order."""
 
 import contextlib
-import difflib
 import os
 import shlex
 import stat
@@ -15,6 +14,7 @@ from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import parse_with_places
 from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.words import suggestion
 from engine.linux.files import replace_file
 from engine.linux.folders import make_folders
 from engine.planning.profile_paths import of_project, other_project
@@ -68,15 +68,8 @@ def list_profiles() -> list[ProfileEntry]:
 def entry_of(path: Path, source: str = "") -> ProfileEntry:
     """A profile file as an entry of the list. `source`: the name of its folder; empty: it is found out. Raises FileNotFoundError: there is
     none."""
-    status = path.stat()
-    stamp = (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        repr(read_site().site.defaults),
-    )
+    now = path.stat()
+    stamp = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns, repr(read_site().site.defaults)
     return _entry(path, _source(path, source), stamp)
 
 
@@ -116,8 +109,7 @@ def find_profile(word: str) -> Path:
         hint = f"rankdeck run {word} runs it; rankdeck new {word} makes a profile of it"
         raise UsageError(f"{word} is a recipe, not a profile", hint=hint)
     listed = [entry.name for entry in list_profiles()]  # reads each of them
-    near = difflib.get_close_matches(word, listed, 1)
-    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(listed)}"
+    hint = suggestion(word, listed, f"available: {', '.join(listed)}")
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 
 

@@ -1,6 +1,5 @@
 """Profiles of programs that are named on the command line, without a profile file."""
 
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from engine.core.plan.document.places import Places
 from engine.core.plan.document.reading import below, profile_with_overrides
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.terminal_text import SURROGATE
+from engine.core.words import suggestion
 from engine.planning.profiles import list_profiles
 from engine.planning.recipes import choices, names
 from engine.planning.site import read_site
@@ -56,9 +56,8 @@ def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, 
     layout = data.setdefault("layout", {})
     if wanted.slurm:
         job = layout["slurm"] if isinstance(layout.get("slurm"), dict) else {}
-        data["layout"] = layout = {key: value for key, value in layout.items() if key == "ranks_per_node"} | {
-            "slurm": job
-        }
+        kept = {key: value for key, value in layout.items() if key == "ranks_per_node"}
+        data["layout"] = layout = {**kept, "slurm": job}
         if wanted.nodes is not None and not wanted.nodes.isdecimal():
             hint = "with --slurm it is the number of nodes of the job"
             raise UsageError(f"--nodes {wanted.nodes} is no number", hint=hint)
@@ -105,9 +104,8 @@ def _kind(wanted: Wanted) -> str:
     if word and Path(word).is_dir():
         raise UsageError(f"{word!r} is a folder", hint="name a script in it, or with -m a module")
     scripts = [str(Path(word).with_name(path.name)) for path in Path(word).parent.glob("*.py")] if word else []
-    near = difflib.get_close_matches(word, [*scripts, *names()], 1)
     listed = "the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module"
-    hint = f"did you mean {near[0]}?" if near else listed
+    hint = suggestion(word, [*scripts, *names()], listed)
     raise UsageError(f"there is no script {word!r}, and no recipe of that name", hint=hint)
 
 

@@ -1,6 +1,5 @@
 """The built-in training scripts, as their sources describe them. They are read, not run: they import torch."""
 
-import difflib
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.rank import recipe_file
+from engine.core.words import suggestion
 from engine.installed import LIBRARY
 
 FOLDER = LIBRARY / "recipes"
@@ -49,9 +49,7 @@ def find_recipe(word: str) -> RecipeInfo:
     """The recipe of a name. Raises UsageError: there is none; the hint has the nearest name."""
     if word in names():
         return recipe(word)
-    near = difflib.get_close_matches(word, names(), 1)
-    hint = f"did you mean {near[0]}?" if near else "rankdeck recipes lists them"
-    raise UsageError(f"there is no recipe {word!r}", hint=hint)
+    raise UsageError(f"there is no recipe {word!r}", hint=suggestion(word, names(), "rankdeck recipes lists them"))
 
 
 def script_of(name: str) -> Path:
@@ -75,8 +73,7 @@ def check_arguments(profile: Profile, places: Places) -> None:
         hint = "leave it out: all words of recipe.args, or after the program's name, are arguments of the recipe"
     else:
         known = [f"--{argument.name}" for argument in chosen.accepted]
-        near = difflib.get_close_matches(problem.word.partition("=")[0], known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"{chosen.name} takes: {' '.join(known)}"
+        hint = suggestion(problem.word.partition("=")[0], known, f"{chosen.name} takes: {' '.join(known)}")
     raise places.error(("recipe", "args"), problem.reason, hint=hint)
 
 

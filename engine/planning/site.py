@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.core.plan.document.places import Places
-from engine.core.plan.document.site import Site, limited, parse_site
-from engine.core.plan.environment import EnvWarning
-from engine.core.plan.profile import Profile
+from engine.core.plan.document.site import Site, parse_site
 from engine.runs.guarded import read_guarded
 
 ETC = "/etc"  # the folder that comes first, whatever the environment says
@@ -32,9 +30,3 @@ def read_site() -> SiteFile:
         if (text := read_guarded(path, ROOT, whole_way=True)) is not None:
             return SiteFile(*_parsed(text, file=str(path)))
     return SiteFile(Site(), Places("", {}))
-
-
-def within_limits(profile: Profile) -> tuple[Profile, tuple[EnvWarning, ...]]:
-    """A profile within the site's limits, and warnings about what they change. Raises ProfileError: see `read_site`; CheckError: the site does not
-    allow the profile."""
-    return limited(profile, *read_site())

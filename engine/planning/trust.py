@@ -41,7 +41,9 @@ def permit_of(entry: ProfileEntry | None) -> Permit:
         return LAUNCHED
     if entry is not None and entry.source in FOREIGN:
         return CLOSED
-    return Permit(may_start=True, closed=_closed_folder(entry))
+    folder = _folder(entry)
+    is_own = folder in (os.sep, os.path.realpath(os.path.expanduser("~")))  # nothing there is a stranger's
+    return Permit(may_start=True, closed="" if is_own else folder)
 
 
 def of_launch(profile: Profile) -> ProfileEntry:
@@ -79,12 +81,6 @@ def _words(launch: Launch, layout: Layout, env: Mapping[str, str]) -> list[str]:
 def _folder(entry: ProfileEntry | None) -> str:
     """The folder to which paths in a profile are relative."""
     return os.path.realpath((entry and other_project(entry.path)) or os.getcwd())
-
-
-def _closed_folder(entry: ProfileEntry | None) -> str:
-    """The folder in which nothing may run for the user's own profile. The root and the home folder are not a stranger's."""
-    folder = _folder(entry)
-    return "" if folder in (os.sep, os.path.realpath(os.path.expanduser("~"))) else folder
 
 
 def _file() -> Path:

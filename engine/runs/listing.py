@@ -114,9 +114,8 @@ def new_run(name: str, run: str = "") -> RunPaths:
                 raise
             return paths
     except OSError as error:
-        raise CheckError(
-            f"can't create a run in {runs_folder()}: {error.strerror}", hint="set RANKDECK_HOME to another folder"
-        ) from None
+        hint = "set RANKDECK_HOME to another folder"
+        raise CheckError(f"can't create a run in {runs_folder()}: {error.strerror}", hint=hint) from None
 
 
 def summaries() -> list[RunSummary]:

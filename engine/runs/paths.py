@@ -54,9 +54,8 @@ def private_folder(path: Path) -> Path:
     try:
         folders.private_folder(str(path))
     except RuntimeError as error:
-        raise RankdeckError(
-            str(error), hint="remove it, or set XDG_RUNTIME_DIR, TMPDIR or RANKDECK_HOME to a folder of yours"
-        ) from None
+        hint = "remove it, or set XDG_RUNTIME_DIR, TMPDIR or RANKDECK_HOME to a folder of yours"
+        raise RankdeckError(str(error), hint=hint) from None
     return path
 
 
@@ -179,9 +178,8 @@ def utf8_path(path: str) -> str:
         with contextlib.suppress(FileExistsError):
             link.symlink_to(target)
     except OSError as error:
-        raise CheckError(
-            f"{path!a} is not UTF-8, and no link to it can be made: {error.strerror}", hint="rename the folder"
-        ) from None
+        hint = "rename the folder"
+        raise CheckError(f"{path!a} is not UTF-8, and no link to it can be made: {error.strerror}", hint=hint) from None
     if not _is_utf8(str(link)):
         raise CheckError(f"{str(link)!a} is not UTF-8", hint="point RANKDECK_HOME elsewhere")
     return str(link / rest)

@@ -177,9 +177,8 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
     """Leaves a run alone whose supervisor is on another host: its processes can't be seen from here, and its lock may not hold here.
     `command`: of rankdeck, which works there. Raises SupervisorElsewhereError: the supervisor is on another host."""
     if host := host_elsewhere(paths):
-        raise SupervisorElsewhereError(
-            f"the supervisor of {paths.run} is on {host}", hint=f"ssh -t {host} rankdeck {command} {paths.run}"
-        )
+        hint = f"ssh -t {host} rankdeck {command} {paths.run}"
+        raise SupervisorElsewhereError(f"the supervisor of {paths.run} is on {host}", hint=hint)
 
 
 _OF_VIEW = [*{*RunSummary.__struct_fields__} & {*RunView.__struct_fields__} - {"nodes"}]
@@ -207,9 +206,9 @@ def write_summary(paths: RunPaths, run: RunView, metrics: dict[str, float | None
 def read_summary(paths: RunPaths) -> RunSummary | None:
     """The stored line of `rankdeck ps`; None if it can't be read."""
     found = find_value(paths.summary, RunSummary)
-    return (
-        found if found is None or found.run == paths.run else msgspec.structs.replace(found, run=paths.run)
-    )  # copied by hand
+    if found is None or found.run == paths.run:
+        return found
+    return msgspec.structs.replace(found, run=paths.run)  # copied by hand
 
 
 def read_note(paths: RunPaths) -> RunNote:

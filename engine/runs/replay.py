@@ -52,9 +52,8 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
     try:
         lines = read_file(path, MAX_JOURNAL).split(b"\n")
     except OSError as error:
-        raise SupervisorError(
-            f"{path} can't be read: {error.strerror}", hint="rankdeck clean removes the run"
-        ) from None
+        hint = "rankdeck clean removes the run"
+        raise SupervisorError(f"{path} can't be read: {error.strerror}", hint=hint) from None
     events: list[AnyEvent] = []
     size = 0
     for number, line in enumerate(lines[:-1], 1):

@@ -29,8 +29,10 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 def circumstances() -> Circumstances:
     """The circumstances of this process."""
     status = Path("/proc/self/status").read_text(errors="replace")
+    files = (path for folder in (COMMAND.parent / "engine", LIBRARY) for path in folder.rglob("*.py"))
+    newest = max(path.stat().st_mtime_ns for path in files)  # an upgrade may keep the version
     return msgspec.structs.replace(
-        place(code=f"{__version__} {_newest_file()}"),
+        place(code=f"{__version__} {newest}"),
         environ={name: value for name, value in os.environ.items() if name != MARK},
         limits=tuple(resource.getrlimit(number) for number in _LIMITS),
         umask=next((line for line in status.splitlines() if line.startswith("Umask:")), ""),
@@ -47,12 +49,6 @@ def place(code: str) -> Circumstances:
         namespaces=tuple(os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES),
         code=code,
     )
-
-
-def _newest_file() -> int:
-    """When a file of this rankdeck changed last: an upgrade may keep the version."""
-    folders = {COMMAND.parent / "engine", LIBRARY}
-    return max(path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.py"))
 
 
 def new_standby(plan: LaunchPlan) -> RunPaths:

@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid, problem_words
+from engine.core.checks.findings import Check, Finding, Grid, check_words, problem_words
 from engine.core.words import count
 from tui.text.cells import cut, plain_line
 from tui.text.lines import sentence
@@ -22,7 +22,7 @@ def finding_text(node: str, check: Check, finding: Finding | None, width: int, *
         lines += sentence(finding.text, width)
         if finding.hint:
             lines += sentence(finding.hint, width, "$text-accent")
-    lines += sentence(f"Checked: {CHECK_WORDS[check]}.", width, MUTED)
+    lines += sentence(f"Checked: {check_words()[check]}.", width, MUTED)
     return shown(Content("\n").join(lines), ascii=ascii)
 
 

@@ -1,7 +1,6 @@
 """The runs of a sweep as profiles, each checked before the first one starts."""
 
 import copy
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.secrets import shown_value
 from engine.core.sweeps.grid import Axis, value_text
+from engine.core.words import suggestion
 from engine.gate import Permit
 from engine.planning.make import make_plan
 from engine.planning.profile_paths import with_absolute_paths
@@ -94,5 +94,5 @@ def _refuse_near(axis: Axis, args: Sequence[str], declared: Sequence[Argument]) 
     here = {word.lstrip("-+").partition("=")[0] for word in args}
     if {name, name.replace("-", "_"), name.replace("_", "-")} & {*known, *here}:
         return
-    if near := difflib.get_close_matches(name, known, 1, 0.8):
-        raise UsageError(f"the program declares no {name}", hint=f"did you mean {near[0]}?")
+    if hint := suggestion(name, known, "", 0.8):
+        raise UsageError(f"the program declares no {name}", hint=hint)

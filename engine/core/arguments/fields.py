@@ -93,9 +93,8 @@ class Fields:
             self._left -= 1
             if self._left < 0:
                 break
-            below = (
-                next((name for name in names_in(one.annotation) if name in self._classes), "") if one.annotation else ""
-            )
+            names = names_in(one.annotation) if one.annotation else ()
+            below = next((name for name in names if name in self._classes), "")
             if not below:
                 argument = self._argument(one, style, prefix)
                 found += [] if argument is None else [argument]

@@ -34,13 +34,9 @@ def _arguments(tree: ast.Module, source: str) -> tuple[Argument, ...]:
     has_one_parser = sum(name_of(call.func) == "ArgumentParser" for call in calls) == 1
     found: list[Argument | None] = [*(_positional(declared, constants) if has_one_parser else ())]
     found += [_argparse(call, constants) for call in declared]
-    for node in nodes:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found += [
-                _click(one, constants)
-                for one in node.decorator_list
-                if isinstance(one, ast.Call) and name_of(one.func) == "option"
-            ]
+    functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    decorators = [one for node in functions for one in node.decorator_list if isinstance(one, ast.Call)]
+    found += [_click(one, constants) for one in decorators if name_of(one.func) == "option"]
     fields = Fields(nodes, source, constants)
     for call in calls:
         found += fields.of_call(call)

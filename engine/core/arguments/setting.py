@@ -34,9 +34,8 @@ def with_argument(args: Sequence[str], name: str, value: str, declared: Sequence
         raise UsageError(f"{flag} has no value in the arguments", hint=_ARGS)
     if behind > 1 and known is None:
         said = " ".join(words[place : place + behind + 1])
-        raise UsageError(
-            f"{said!r} may be one value or several", hint=f"write {flag}={words[place + 1]} in the profile"
-        )
+        hint = f"write {flag}={words[place + 1]} in the profile"
+        raise UsageError(f"{said!r} may be one value or several", hint=hint)
     words[place : place + 2] = [f"{flag}={value}"] if _is_one_word(flag, value) else [flag, value]
     return [*words, *args[end:]]
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.plan.plan import LaunchPlan, PlannedNode
+from engine.core.tables import read_words
 from engine.core.words import count
 
 Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "cores", "workdir", "script", "disk", "clock", "head", "interface",
@@ -17,25 +18,11 @@ Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "cores", "wo
 
 CHECKS: tuple[Check, ...] = typing.get_args(Check)
 
-CHECK_WORDS: dict[Check, str] = {
-    "ssh": "the node can be reached",
-    "python": "launch.python starts there, with the same version on all nodes",
-    "torch": "that Python has torch, the same on all nodes; the full check imports it",
-    "backend": "that torch supports backend.name",
-    "env": "the variables of the profile exist and have valid values",
-    "gpus": "there is a free GPU for each rank, if ranks compute on GPUs",
-    "cores": "it has cores for its ranks, if layout.bind binds them",
-    "workdir": "launch.workdir exists and is readable",
-    "script": "recipe.script exists, with the same content on all nodes",
-    "disk": "the temporary folder, the working directory, the home folder and shared memory have free space",
-    "clock": "the clock agrees with this machine's",
-    "head": "the first node, which hosts the store, can be reached from there",
-    "interface": "the network interface that ranks will use exists",
-    "limits": "the limits of open files, processes, locked memory and memory suffice for the ranks",
-    "login": "processes outlive the login that started them",
-    "leftovers": "no process of an earlier run is left there",
-}
-"""The condition that each check tests, for the documentation and the app."""
+
+def check_words() -> dict[str, str]:
+    """The condition that each check tests, for the documentation and the app."""
+    return read_words(__package__, "checks")
+
 
 State = Literal["ok", "warn", "fail", "skip"]
 """`warn`: a launch may work. `fail`: ranks will fail. `skip`: not checked, the text has the reason."""

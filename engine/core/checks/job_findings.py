@@ -100,9 +100,8 @@ def _space(node: str, space: Space) -> Finding:
     if space.seconds is not None and space.seconds > SLOW_WRITE:
         text = f"the {space.what} {space.path} is slow: a small file took {space.seconds:.1f} s to reach the disk"
         faster = "TMPDIR" if temporary else "RANKDECK_HOME"
-        return warn(
-            node, "disk", text, f"set {faster} to a folder on a faster disk; ranks do not wait, but commands do"
-        )
+        hint = f"set {faster} to a folder on a faster disk; ranks do not wait, but commands do"
+        return warn(node, "disk", text, hint)
     return ok(node, "disk", text)
 
 
@@ -131,9 +130,8 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: JobFacts)
     if "ucc" in backends:
         return _ucc(node)
     if "nccl" in backends and job.torch_cuda == "":
-        return fail(
-            node, "backend", f"torch {job.torch} is a build for CPUs", "install torch from PyTorch's wheels for CUDA"
-        )
+        hint = "install torch from PyTorch's wheels for CUDA"
+        return fail(node, "backend", f"torch {job.torch} is a build for CPUs", hint)
     return skip(node, "backend", "not part of a quick check")
 
 

@@ -158,11 +158,8 @@ def _about_loss(who: str, status: int | None, text: str, reason: str) -> Explana
     if status is None:
         headline, hint, cause = f"{who} was lost", "check its node, then restart the run", "lost"
     else:
-        headline, hint, cause = (
-            f"{who} could not be started",
-            "correct what the reason names, then restart the run",
-            "start",
-        )
+        headline, cause = f"{who} could not be started", "start"
+        hint = "correct what the reason names, then restart the run"
     end = Explanation(
         headline=headline,
         detail=_one_line(reason),
@@ -219,9 +216,8 @@ def _about_signal(who: str, number: int, text: str, told: Ending, context: str) 
     if known := find(said, context=f"{text}\n{context}", ended_by=name.removeprefix("SIG")):
         if known.cause.yields_to:
             known = find(f"{text}\n{said}", letters=known.cause.yields_to) or known
-        return _with(
-            end, known, detail=known.line if number != signal.SIGABRT or not _ABORTED.search(said) else end.detail
-        )
+        has_said = number == signal.SIGABRT and _ABORTED.search(said)
+        return _with(end, known, detail=end.detail if has_said else known.line)
     if consequence := not meant.own and find(_last_words(text), "consequence", context=text):
         return replace(end, hint=_ANOTHER_FIRST, fix="", cause=consequence.cause.id)
     return end
@@ -256,10 +252,8 @@ def _about_exit(rank: int | None, status: int, text: str, told: Ending, context:
             chain = told.chain
     raised = _to_blame(chain)
     named = raised.rank if raised and raised.rank is not None else named
-    if (
-        rank is None and len(chain) > 1 and (child := OF_CHILD.match(chain[-2].lines[-1]))
-    ):  # of the only torch.multiprocessing.spawn
-        named = int(child["rank"])
+    if rank is None and len(chain) > 1 and (child := OF_CHILD.match(chain[-2].lines[-1])):
+        named = int(child["rank"])  # of the only torch.multiprocessing.spawn
     who = who if named is None else f"rank {named}"
     if raised is None:
         fallback = exception_line(told_chain[-1]) if (told_chain := ending(text).chain) and not told.said else ""

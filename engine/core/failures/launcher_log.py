@@ -4,6 +4,7 @@ the launcher's, or its rank is unknown."""
 
 import re
 import signal
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -67,17 +68,14 @@ def read_logs(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
 
 def _read_attempt(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]:
     """The processes of one attempt; see `read_logs`."""
-    ranks: dict[int, _Process] = {}
-    others: dict[str, _Process] = {}
+    ranks, others = defaultdict[int, _Process](_Process), defaultdict[str, _Process](_Process)
     of_local: dict[int, set[int]] = {}  # the ranks of each local rank, by their tags
     number = 0
     for name, of_file, text in files:
         for rank, source, line, local in split(clean_lines(text)):
             number += 1
             rank = of_file if rank is None else rank
-            process = (
-                others.setdefault(source or name, _Process()) if rank is None else ranks.setdefault(rank, _Process())
-            )
+            process = others[source or name] if rank is None else ranks[rank]
             if process.begin is None and (line.startswith(_TRACEBACK) or "Error" in line):
                 process.begin = number
             process.lines.append(line)
@@ -90,12 +88,17 @@ def _read_attempt(files: Iterable[tuple[str, int | None, str]]) -> list[Witness]
         own = _read_torchrun(process.lines, ranks, of_local)
         _read_ends("\n".join(process.lines), ranks, process)
         process.lines = own
-    _claim_first(ranks)
+    ended = [one for one in ranks.values() if one.line and one.status not in (None, 0, -signal.SIGTERM)]
+    if ended and not any(one.claimed for one in ranks.values()):
+        ended[0].claimed = True  # torchrun's agent has logged it first, and its list of failures is missing
     _give_away(ranks, others)
     witnesses = [_witness(rank, process, launchers) for rank, process in sorted(ranks.items())]
     nobody = [_witness(None, process, launchers, source) for source, process in others.items()]
     if not any(one.failed for one in (*witnesses, *nobody)):  # all that is known is a complaint about another process
-        witnesses = [replace(one, failed=one.status is None and _complains(str(one.output))) for one in witnesses]
+        for at, one in enumerate(witnesses):
+            words = ending(str(one.output)).words  # its last ones, since its last progress
+            complains = find(words, "consequence", context=str(one.output)) is not None
+            witnesses[at] = replace(one, failed=one.status is None and complains)
     return [*witnesses, *(one for one in nobody if one.failed)]
 
 
@@ -201,13 +204,6 @@ def _ranks_of(words: str) -> list[int]:
     return found[:MOST_RANKS]
 
 
-def _claim_first(ranks: dict[int, _Process]) -> None:
-    """Takes the first failure that torchrun's agent has logged as the first one, if its list of failures is missing."""
-    ended = [process for process in ranks.values() if process.line and process.status not in (None, 0, -signal.SIGTERM)]
-    if ended and not any(process.claimed for process in ranks.values()):
-        ended[0].claimed = True
-
-
 def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "") -> _Process:
     process = ranks.setdefault(rank, _Process())
     if process.status is None:
@@ -227,12 +223,9 @@ def _give_away(ranks: dict[int, _Process], others: dict[str, _Process]) -> None:
         own = [line for other in others.values() for line in other.lines]
         mine = _without_help(own)
         if process.status == 1:
-            chains = (
-                chain
-                for chain in all_chains("\n".join(own), fatal=True)
-                if chain[-1].message and not is_secondary("\n".join(chain[-1].lines))
-            )
-            mine = [line for one in next(chains, []) for line in one.lines] or mine
+            chains = [one for one in all_chains("\n".join(own), fatal=True) if one[-1].message]
+            first = next((chain for chain in chains if not is_secondary("\n".join(chain[-1].lines))), [])
+            mine = [line for one in first for line in one.lines] or mine
         process.lines += mine
         for other in others.values():
             other.lines = []
@@ -281,11 +274,6 @@ def _telling(text: str) -> str:
     if begin < 0 and (found := find(text)):
         begin = text.find(found.line)
     return text[begin : begin + TAIL] if begin >= 0 else tail
-
-
-def _complains(text: str) -> bool:
-    """Whether the last words of a rank, since its last progress, blame another process."""
-    return find(ending(text).words, "consequence", context=text) is not None
 
 
 def _shows_failure(text: str) -> bool:

@@ -29,10 +29,7 @@ def ended_words(reason: str, status: int | None, output: str, log: str) -> Ended
         return Ended(words, "")
     if lines:
         words += f": {' | '.join(lines)}"
-    is_killed = status is not None and status < 0
-    what = (
-        "see what kills processes there"
-        if is_killed
-        else "`rankdeck check` tries the Python and the torch of the ranks"
-    )
+    what = "`rankdeck check` tries the Python and the torch of the ranks"
+    if status is not None and status < 0:
+        what = "see what kills processes there"
     return Ended(words, f"{what}; its output is in {limited(visible(log), MAX_PATH)}")

@@ -115,9 +115,8 @@ def explain(
         "try": by_hand.format(node=node, job=job),
     }
     if _NO_SSH.search(last):
-        return Trouble(
-            fact="ssh is not installed on this machine", hint="install the OpenSSH client here, or correct PATH"
-        )
+        hint = "install the OpenSSH client here, or correct PATH"
+        return Trouble(fact="ssh is not installed on this machine", hint=hint)
     if transport == "slurm" and _NO_SRUN.search(last):
         return Trouble(fact="there is no srun on this machine", hint="start rankdeck where Slurm's commands are")
     if status == EXIT_SETUP_FAILED and setup:
@@ -146,15 +145,11 @@ def explain(
 def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     """Explains a status if the output shows no known cause."""
     if status is not None and status < 0:
-        return Trouble(
-            fact=f"the command that connects to it was killed by {status_words(status)}",
-            hint="check what kills processes on this machine",
-        )
+        hint = "check what kills processes on this machine"
+        return Trouble(fact=f"the command that connects to it was killed by {status_words(status)}", hint=hint)
     if status is not None and _EXIT_OF_SHELL < status < EXIT_LAUNCHER and 0 < (status - _EXIT_OF_SHELL) < 65:
-        return Trouble(
-            fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}",
-            hint="check the memory of the node",
-        )
+        hint = "check the memory of the node"
+        return Trouble(fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}", hint=hint)
     if status == EXIT_LAUNCHER and last:
         return Trouble(fact=_cut(f"{words['tool']} failed: {last}"), hint=_BY_HAND.format(**words))
     fact, hint = _STATUSES.get(
@@ -162,9 +157,8 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     )
     is_said = last and status not in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE)
     fact = fact.format(**words)
-    return Trouble(
-        fact=_cut(f"{fact}: {last}" if is_said else fact), hint=_cut(hint.format(**words)), retry=status == EXIT_CUT_OFF
-    )
+    hint = _cut(hint.format(**words))
+    return Trouble(fact=_cut(f"{fact}: {last}" if is_said else fact), hint=hint, retry=status == EXIT_CUT_OFF)
 
 
 def _lines(said: str | bytes) -> list[str]:

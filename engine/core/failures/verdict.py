@@ -120,11 +120,9 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
     elif secondary[id(first)]:
         left = sorted(one.rank for one in witnesses if one.status == 0 and one.rank is not None)
         rank = left[0] if left else None
-        headline = (
-            f"{rank_words(left, MAX_NAMED)} ended while others still needed it"
-            if left
-            else f"{headline}; which rank failed first is not known"
-        )
+        headline = f"{headline}; which rank failed first is not known"
+        if left:
+            headline = f"{rank_words(left, MAX_NAMED)} ended while others still needed it"
     lines = [said.line if said.line not in said.traceback else "", first.report.line if first.report else first.line]
     if said.confidence == "seen" or (said.cause in ("E1", "E2") and not said.traceback):
         lines += said.last
@@ -308,9 +306,8 @@ def _followed(
         elif one.status == first.status and not plain(one.output).strip():
             words = "ended in the same way"
         else:
-            words = f"failed too, {explained.headline.removeprefix(f'rank {one.rank} ')}: {explained.detail}".rstrip(
-                ": "
-            )
+            words = f"{explained.headline.removeprefix(f'rank {one.rank} ')}: {explained.detail}"
+            words = f"failed too, {words}".rstrip(": ")
         kinds.setdefault(words, []).append(one.rank)
     return [limited(_folded(sorted(ranks), words), MAX_LINE) for words, ranks in kinds.items()]
 

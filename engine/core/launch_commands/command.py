@@ -128,16 +128,11 @@ def runs_in_environment(words: list[Word]) -> int:
     """The number of words before the command that `uv run` or `conda run -n NAME` starts; 0: it is none of these."""
     if len(words) < 2 or program_of(words[0].text) not in _ENVIRONMENTS or words[1].text != "run":
         return 0
-    return next(
-        (
-            at
-            for at, word in enumerate(words)
-            if at > 1
-            and words[at - 1].text not in _NAMES_ENVIRONMENT
-            and (is_program(word.text) or word.text.endswith(".py") or _is_launcher(words[at:]))
-        ),
-        0,
-    )
+    for at, word in enumerate(words[2:], 2):
+        is_found = is_program(word.text) or word.text.endswith(".py") or _is_launcher(words[at:])
+        if is_found and words[at - 1].text not in _NAMES_ENVIRONMENT:
+            return at
+    return 0
 
 
 def _in_shell(draft: Draft, words: list[Word], job: Job) -> list[Word]:
@@ -209,16 +204,12 @@ def _unknown(first: Word, rest: list[Word]) -> UsageError:
     name = program_of(first.text)
     if name in _SHELLS:
         file = rest[0].text if rest and not rest[0].text.startswith("-") else ""
-        return UsageError(
-            f"{first.place}: {name} runs commands of its own",
-            hint=f"import the file: rankdeck import {file}" if file else "import the one that starts the ranks",
-        )
+        hint = f"import the file: rankdeck import {file}" if file else "import the one that starts the ranks"
+        return UsageError(f"{first.place}: {name} runs commands of its own", hint=hint)
     if name == "rankdeck":
-        return UsageError(
-            f"{first.place}: this is a command of rankdeck itself", hint="rankdeck new saves a profile of a script"
-        )
+        hint = "rankdeck new saves a profile of a script"
+        return UsageError(f"{first.place}: this is a command of rankdeck itself", hint=hint)
     if any(is_program(word.text) for word in rest):
-        return UsageError(
-            f"{first.place}: rankdeck does not know {name!r}", hint="leave it out: import the command that it starts"
-        )
+        hint = "leave it out: import the command that it starts"
+        return UsageError(f"{first.place}: rankdeck does not know {name!r}", hint=hint)
     return UsageError(f"{first.place}: rankdeck does not know {name!r}", hint=_LISTED)

@@ -142,6 +142,8 @@ def profile_data(
         """A path of the command, which counts from its own folder."""
         return path if not draft.workdir or path.startswith(("/", "~")) else f"{draft.workdir.rstrip('/')}/{path}"
 
+    # Lines with a relative path need it, because they run in another folder.
+    before = [f"cd {shlex.quote(folder)}"] if folder and any(map(RELATIVE.search, draft.setup)) else []
     data: dict[str, Any] = {
         "schema": 1,
         "name": name,
@@ -152,20 +154,13 @@ def profile_data(
             **({"python": found(draft.python)} if draft.python else {}),
             **({"workdir": draft.workdir} if draft.workdir else {}),
             **({"wrap": draft.wrap} if draft.wrap else {}),
-            **({"setup": "\n".join(_setup(draft, folder))} if draft.setup else {}),
+            **({"setup": "\n".join([*before, *draft.setup])} if draft.setup else {}),
             **({"stop_ladder": draft.ladder} if draft.ladder else {}),
             **({"on_failure": "restart", "max_restarts": draft.restarts} if draft.restarts else {}),
         },
         "env": draft.env,
     }
     return {key: value for key, value in data.items() if value != {}}
-
-
-def _setup(draft: Draft, folder: str) -> list[str]:
-    """The shell lines, which run in another folder, so that those with a relative path need a `cd` before them."""
-    if folder and any(RELATIVE.search(line) for line in draft.setup):
-        return [f"cd {shlex.quote(folder)}", *draft.setup]
-    return draft.setup
 
 
 def _layout(draft: Draft, nodes: str | None, *, is_whole: bool) -> dict[str, Any]:

@@ -41,11 +41,8 @@ def _share(draft: Draft) -> None:
     if draft.hostfile and draft.total is not None:
         draft.leave_out(f"-n {draft.total}", "the hostfile gives the ranks of each node")
         draft.total = None
-    if (
-        draft.nodes
-        and draft.ranks is None
-        and all(":" in host and slot.isdecimal() for host, slot in zip(draft.nodes, slots, strict=True))
-    ):
+    have_slots = all(":" in host and slot.isdecimal() for host, slot in zip(draft.nodes, slots, strict=True))
+    if draft.nodes and draft.ranks is None and have_slots:
         left = sum(map(int, slots)) if draft.total is None else draft.total
         shared: list[str] = []
         for host, slot in zip(draft.nodes, slots, strict=True):

@@ -2,14 +2,14 @@
 `--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. The table says which spellings a launcher accepts and what each option means here;
 a word that is in no table is an error, because it is not known whether the next word is its value."""
 
-import difflib
 from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, whole_number
-from engine.core.tables import read_table
+from engine.core.tables import read_table, read_words
+from engine.core.words import suggestion
 
 Launcher = Literal[
     "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python", "apptainer", "fabric", "composer", "colossalai",
@@ -60,15 +60,9 @@ class Given(NamedTuple):
         return reasons().get(self.option.why, self.option.why)
 
 
-class _Reason(NamedTuple):
-    name: str
-    words: str
-
-
-@cache
 def reasons() -> dict[str, str]:
     """Why options are left out, by name."""
-    return {row.name: row.words for row in read_table(__package__, "reasons", _Reason)}
+    return read_words(__package__, "reasons")
 
 
 @cache
@@ -96,10 +90,8 @@ def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given]
         if found is None and (launcher == "sbatch" or (launcher == "srun" and "=" in word.text)):  # a plugin's
             _, equals, value = word.text.partition("=")
             has_value = equals or (at + 1 < len(words) and not words[at + 1].text.startswith("-"))
-            found = (
-                Option("srun sbatch", "scheduling", "1" if has_value else "0", "", "plugin"),
-                value if equals else None,
-            )
+            option = Option("srun sbatch", "scheduling", "1" if has_value else "0", "", "plugin")
+            found = option, value if equals else None
         if found is None:
             raise _unknown(word, launcher)
         option, joined = found
@@ -139,11 +131,8 @@ def _unknown(word: Word, launcher: Launcher) -> UsageError:
     text = word.text.partition("=")[0]
     name = text[:2] + text[2:].replace("_", "-")
     spellings = [spelling for one in options_of(launcher) for spelling in one.names.split()]
-    close = difflib.get_close_matches(name, spellings, 1, 0.6)
-    return UsageError(
-        f"{word.place}: {launcher} has no option {text} that rankdeck knows",
-        hint=f"did you mean {close[0]}?" if close else "leave it out, and set what it means in the profile",
-    )
+    hint = suggestion(name, spellings, "leave it out, and set what it means in the profile")
+    return UsageError(f"{word.place}: {launcher} has no option {text} that rankdeck knows", hint=hint)
 
 
 def take_option(draft: Draft, given: Given) -> None:

@@ -36,9 +36,8 @@ def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
         raise UsageError("sbatch is given no file", hint="rankdeck import FILE")
     if rest[1:]:
         hint = "write it into the file, in place of $1"
-        raise UsageError(
-            f"{rest[1].place}: {rest[1].text} is an argument of {rest[0].text}, which is not read", hint=hint
-        )
+        fact = f"{rest[1].place}: {rest[1].text} is an argument of {rest[0].text}, which is not read"
+        raise UsageError(fact, hint=hint)
     return rest[0].text, words[1 : len(words) - len(rest)]
 
 
@@ -223,13 +222,11 @@ class _Reader:
         chosen, words = programs[0]
         for statement, _ in self._programs:
             if statement is not chosen:
-                self.draft.leave_out(
-                    f"{statement.place}: {_short(statement.text)}", "it is not the command that starts ranks"
-                )
+                why = "it is not the command that starts ranks"
+                self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
         for statement in self._ran_once if (self.job.nodes or 1) > 1 else ():
-            self.draft.leave_out(
-                f"{statement.place}: {_short(statement.text)}", "its command runs on each node, not on the first alone"
-            )
+            why = "its command runs on each node, not on the first alone"
+            self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", why)
         for part in chosen.left_out:
             self.draft.leave_out(part, reasons()["output"])
         read_words(self.draft, words, self.job)

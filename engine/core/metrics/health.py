@@ -26,9 +26,7 @@ SLOW_FOR = 10.0  # seconds for which a rank must lag before it is reported
 PAUSE_SHARE = 1.5
 """A pause as long as this many times the longest one so far is no surprise: a script may save or evaluate without saying so."""
 
-EARLY = (
-    5.0  # seconds without a step after which ranks are asked who waits for whom, before their usual interval is known
-)
+EARLY = 5.0  # seconds without a step until ranks are asked who waits for whom, while their usual interval is unknown
 
 RAISED_FOR, STAYS_FOR = 3.0, 60.0
 """Seconds after the exception that ended its main thread, after which a rank is reported, and ended."""
@@ -106,7 +104,7 @@ class Health:
         """`now`: seconds of any clock, as in `look`."""
         self._limits = limits
         self._paces = [_Pace(now) for _ in range(world_size)]
-        self._signs = [(0, None)] * world_size
+        self._signs: list[tuple[int, float | None]] = [(0, None)] * world_size  # how often it was heard of, and when
         self._levels: dict[int, tuple[float, float, int]] = {}
         """Mean, deviation and number of losses of each rank."""
         self._odd: set[int] = set()  # ranks whose loss is not finite
@@ -160,19 +158,14 @@ class Health:
         known = [usual for pace in self._paces if (usual := pace.usual) is not None]
         peers = statistics.median_low(known) if known else None
         for rank, (one, pace) in enumerate(zip(progress, self._paces, strict=True)):
-            count = one.step if by_step else self._sign(rank, one)
+            if not by_step and one.seen != self._signs[rank][1]:
+                self._signs[rank] = self._signs[rank][0] + 1, one.seen
+            count = one.step if by_step else self._signs[rank][0]
             if rank not in alive or _is_elsewhere(one):
                 pace.count, pace.at = count, now
             elif count is not None:
                 pace.take(count, now, self._limit(pace, peers))
         return peers
-
-    def _sign(self, rank: int, progress: RankProgress) -> int:
-        """How often a rank was heard of, for a script without steps."""
-        count, seen = self._signs[rank]
-        if progress.seen != seen:
-            self._signs[rank] = (count + 1, progress.seen)  # type: ignore[assignment]
-        return self._signs[rank][0]
 
     def _limit(self, pace: _Pace, peers: float | None) -> float:
         usual = max(pace.usual or 0.0, peers or 0.0)
@@ -196,11 +189,9 @@ class Health:
 
     def is_quiet(self, now: float, seconds: float | None = None) -> bool:
         """Whether no rank has made a step for some seconds (`health.least`), and their usual interval is not known."""
-        few, least = (
-            all(one.steps < FEW_STEPS for one in self._paces),
-            self._limits.least if seconds is None else seconds,
-        )
-        return few and bool(self._limits.stalled) and all(now - one.at > least for one in self._paces)
+        least = self._limits.least if seconds is None else seconds
+        quiet = all(one.steps < FEW_STEPS and now - one.at > least for one in self._paces)
+        return quiet and bool(self._limits.stalled)
 
     def _raises(self, now: float, progress: Sequence[RankProgress], alive: Collection[int]) -> list[Notice]:
         """Ranks whose main thread has ended by an exception, and whose process stays."""
@@ -268,9 +259,8 @@ class Health:
             self._spiked_at = now
             _, rank, value, level, step = spike
             at = f" at step {step}" if step is not None else ""
-            notices.append(
-                Notice("spike", (rank,), f"the loss of rank {rank} spikes{at}: {value:.4g} after about {level:.4g}")
-            )
+            text = f"the loss of rank {rank} spikes{at}: {value:.4g} after about {level:.4g}"
+            notices.append(Notice("spike", (rank,), text))
         return notices
 
     def _take_loss(self, rank: int, value: float) -> float | None:
@@ -279,11 +269,8 @@ class Health:
         reach = self._limits.spike * max(spread, LEAST_SPREAD * abs(mean))
         is_spike = bool(self._limits.spike) and count >= WARM_UP and value - mean > reach > 0
         taken = min(value, mean + reach) if is_spike else value
-        self._levels[rank] = (
-            mean + SMOOTHING * (taken - mean),
-            spread + SMOOTHING * (abs(taken - mean) - spread),
-            count + 1,
-        )
+        after = mean + SMOOTHING * (taken - mean), spread + SMOOTHING * (abs(taken - mean) - spread)
+        self._levels[rank] = (*after, count + 1)
         return mean if is_spike else None
 
     def _throughput(self, rate: float | None) -> list[Notice]:

@@ -144,11 +144,8 @@ def _count(rank: int, progress: RankProgress, at: float, step: int | None, count
 
 def admit(progress: RankProgress, key: str, most: int = MAX_KEYS) -> bool:
     if key not in progress.keys:
-        if (
-            (len(progress.keys) >= most and key not in MAIN and key != "throughput")
-            or len(key) > 64
-            or not key.isprintable()
-        ):
+        is_full = len(progress.keys) >= most and key not in MAIN and key != "throughput"
+        if is_full or len(key) > 64 or not key.isprintable():
             return False
         progress.keys.add(key)
         progress.single.add(key)

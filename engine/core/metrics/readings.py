@@ -81,12 +81,8 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     name = name_of(line)
     of_epoch = line.format.of_epoch or (progress.has_epoch_lines and line.format.kind in ("bar", "bare"))
     counter = progress.counters.get(name)
-    if (
-        counter is not None
-        and "val_loss" in line.values
-        and "loss" not in line.values
-        and (line.step or 0) < counter.count
-    ):
+    is_tested = "val_loss" in line.values and "loss" not in line.values
+    if counter is not None and is_tested and (line.step or 0) < counter.count:
         return False
     if counter is None:
         if len(progress.counters) >= MAX_COUNTERS:
@@ -174,11 +170,10 @@ def _take_values(
         if key in _UNITS:
             rate = key if not rate or _PRECEDENCE[key] > _PRECEDENCE[rate] else rate
             continue
-        if (
-            key in progress.recorded
-            or (key == "loss" and progress.loss_of != loss_of and not _is_loss(progress, loss_of, value))
-            or not admit(progress, key, most_keys)
-        ):
+        if key in progress.recorded:
+            continue
+        is_other = key == "loss" and progress.loss_of != loss_of and not _is_loss(progress, loss_of, value)
+        if is_other or not admit(progress, key, most_keys):
             continue
         if key == "loss":
             progress.loss = value
@@ -237,11 +232,8 @@ def _take_rate(rank: int, progress: RankProgress, at: float, step: int | None, k
 def _derive(rank: int, progress: RankProgress, at: float) -> list[Point]:
     """A throughput from steps and time, if none is printed."""
     progress.steps_told += 1
-    if (
-        progress.step is None
-        or "throughput" in progress.recorded
-        or (progress.throughput is not None and not progress.is_derived)
-    ):
+    is_told = "throughput" in progress.recorded or (progress.throughput is not None and not progress.is_derived)
+    if progress.step is None or is_told:
         return []
     if progress.paced_at is None or progress.step < progress.paced_step or at < progress.paced_at:
         progress.paced_at, progress.paced_step = at, progress.step
@@ -249,11 +241,8 @@ def _derive(rank: int, progress: RankProgress, at: float) -> list[Point]:
     elapsed = at - progress.paced_at
     if progress.steps_told < DERIVED_AFTER or elapsed < DERIVED_WINDOW or progress.step == progress.paced_step:
         return []
-    progress.throughput, progress.unit, progress.is_derived = (
-        (progress.step - progress.paced_step) / elapsed,
-        "it",
-        True,
-    )
+    progress.throughput = (progress.step - progress.paced_step) / elapsed
+    progress.unit, progress.is_derived = "it", True
     progress.paced_at, progress.paced_step = at, progress.step
     return [point(rank, "throughput", at, progress.step, progress.throughput)] if admit(progress, "throughput") else []
 

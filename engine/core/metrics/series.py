@@ -121,18 +121,11 @@ class Series:
 
 
 def _merged(left: Bucket, right: Bucket) -> Bucket:
-    lows = [bucket.low for bucket in (left, right) if bucket.low is not None]
-    highs = [bucket.high for bucket in (left, right) if bucket.high is not None]
-    return Bucket(
-        left.begin,
-        right.end,
-        right.step if right.step is not None else left.step,
-        min(lows, default=None),
-        max(highs, default=None),
-        right.last if right.last is not None else left.last,
-        left.count + right.count,
-        left.odd + right.odd,
-    )
+    low = min((bucket.low for bucket in (left, right) if bucket.low is not None), default=None)
+    high = max((bucket.high for bucket in (left, right) if bucket.high is not None), default=None)
+    step = right.step if right.step is not None else left.step
+    last = right.last if right.last is not None else left.last
+    return Bucket(left.begin, right.end, step, low, high, last, left.count + right.count, left.odd + right.odd)
 
 
 class SeriesSet:

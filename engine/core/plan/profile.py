@@ -171,11 +171,8 @@ class Launch(Section, frozen=True, kw_only=True):
     @property
     def ladder_words(self) -> str:
         """`stop_ladder` on one line."""
-        steps = [
-            (name.replace(UNDERSTOOD, "SIGTERM if it is handled, else SIGINT,"), wait)
-            for name, wait in self.stop_ladder
-        ]
-        return ", then ".join(f"{name} for {wait:g} s" for name, wait in steps)
+        steps = ", then ".join(f"{name} for {wait:g} s" for name, wait in self.stop_ladder)
+        return steps.replace(f"{UNDERSTOOD} ", "SIGTERM if it is handled, else SIGINT, ")
 
 
 class Rank(Section, frozen=True, kw_only=True):

@@ -57,9 +57,8 @@ def template_key(plan: LaunchPlan, own: Circumstances, likeness: str) -> str:
 
 def _key(plan: LaunchPlan, own: Circumstances, variables: object) -> str:
     rest = msgspec.structs.replace(own, environ={}, cgroups=_LOGIN.sub("/login", own.cgroups))
-    return hashlib.sha256(
-        msgspec.json.encode([plan.python, plan.reach.setup, plan.preload, variables, rest])
-    ).hexdigest()
+    whole = [plan.python, plan.reach.setup, plan.preload, variables, rest]
+    return hashlib.sha256(msgspec.json.encode(whole)).hexdigest()
 
 
 def can_stand_by(plan: LaunchPlan) -> bool:

@@ -4,7 +4,7 @@ and returns a `Step`: the new state, and what the supervisor has to do."""
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, fields, replace
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
@@ -92,6 +92,13 @@ def start_attempt(state: st.RunState) -> Step:
     return replace(state, phase=st.Opening()), tuple(act.OpenNode(node=name) for name in closed)
 
 
+OF_ATTEMPT = (
+    "store_port store_address interfaces store_trouble ends generation started_for joined without_state waits_in "
+    "free_rejoins elastic over told_at late saved news"
+).split()
+"""Fields of a run that have their default again when an attempt begins."""
+
+
 def next_attempt(state: st.RunState, at: float) -> Step:
     """Starts the next attempt of all ranks, with a new store."""
     fresh = replace(
@@ -100,23 +107,7 @@ def next_attempt(state: st.RunState, at: float) -> Step:
         attempt_since=at,
         ranks=tuple(st.Pending() for _ in state.ranks),
         nodes=tuple(replace(node, cleared=False, abandoned=()) for node in state.nodes),
-        store_port=None,
-        store_address="",
-        interfaces=(),
-        store_trouble="",
-        ends=0,
-        generation=0,
-        started_for=(),
-        joined=frozenset(),
-        without_state=frozenset(),
-        waits_in=(),
-        free_rejoins=0,
-        elastic=False,
-        over="",
-        told_at=0.0,
-        late=None,
-        saved=None,
-        news=(),
+        **{one.name: one.default for one in fields(st.RunState) if one.name in OF_ATTEMPT},
     )
     return start_attempt(fresh)
 

@@ -84,19 +84,11 @@ def _reconcile(state: st.RunState, event: ev.NodeConnected) -> Step:
         if isinstance(phase, st.Pending) and said is not None:
             news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid, generation=generation))
         if isinstance(phase, st.Pending | st.Alive) and said is not None and said.status is not None:
-            news.append(
-                ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status, generation=generation)
-            )
+            ended = ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status, generation=generation)
+            news.append(ended)
         if isinstance(phase, st.Alive) and said is None:
-            news.append(
-                ev.RankLost(
-                    at=event.at,
-                    attempt=attempt,
-                    rank=rank,
-                    reason=f"the agent on {node.name} does not know it",
-                    generation=generation,
-                )
-            )
+            why = f"the agent on {node.name} does not know it"
+            news.append(ev.RankLost(at=event.at, attempt=attempt, rank=rank, reason=why, generation=generation))
         for item in news:
             state, more = _learn(state, item)
             actions += more

@@ -60,9 +60,7 @@ def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
                 return ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
             free_rejoins = 0 if len(joined) == len(state.ranks) else state.free_rejoins
             state = _set_waits(state, event.rank, -1) if waits else state
-            without = (
-                frozenset() if joined else state.without_state
-            )  # a generation that has formed has shared the state
+            without = frozenset() if joined else state.without_state  # a generation that has formed shares the state
             state = replace(state, elastic=True, joined=joined, without_state=without)
             return replace(state, free_rejoins=free_rejoins, over=event.over), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
@@ -100,9 +98,8 @@ def rank_ended(state: st.RunState, event: ev.RankEnded) -> Step:
         no_retry=event.no_retry,
         place=event.place,
     )
-    return _take_end(
-        replace(set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0
-    )
+    state = replace(set_rank(state, event.rank, done), ends=state.ends + 1)
+    return _take_end(state, event.at, failed=event.status != 0)
 
 
 def _failed_before(state: st.RunState, event: ev.RankEnded) -> bool:

@@ -23,9 +23,13 @@ MEETING_LIMIT = 600.0
 there end a rank much earlier."""
 
 
+def dead_ranks(state: st.RunState) -> list[int]:
+    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)]
+
+
 def why_no_rejoin(state: st.RunState) -> str:
     """Why the dead ranks can't rejoin alone; empty if they can."""
-    dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)]
+    dead = dead_ranks(state)
     finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], st.Done) and phase.status == 0]
     unreachable = {
         rank: node.name for node in state.nodes if node.link in ("closed", "given-up") for rank in node.ranks
@@ -119,7 +123,7 @@ def tell_again(state: st.RunState, node: st.Node) -> tuple[AnyAction, ...]:
 def rejoin(state: st.RunState, at: float) -> Step:
     """Starts the dead ranks for a new generation, and informs the others."""
     generation = state.generation + 1
-    dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)}
+    dead = set(dead_ranks(state))
     count = range(len(state.ranks))
     state = replace(
         state,

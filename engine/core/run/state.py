@@ -188,9 +188,7 @@ class RunState(Value, frozen=True, kw_only=True):
     generation_since: float = 0.0
     started_for: tuple[int, ...] = ()  # each rank's generation at its start; empty: the first one for all
     joined: frozenset[int] = frozenset()  # ranks in the current generation, by `rankdeck.elastic`
-    without_state: frozenset[int] = (
-        frozenset()
-    )  # ranks in new processes, to which no generation has given the state yet
+    without_state: frozenset[int] = frozenset()  # new processes to which no generation has given the state yet
     waits_in: tuple[int, ...] = ()
     """The generation in which each rank waits, by its newest report; -1: it does not wait, or has reported nothing. Empty: none has."""
     elastic: bool = False  # whether any rank of this attempt has reported that it joined

@@ -1,7 +1,6 @@
 """The grid of a sweep: axes from the command line, and the points that are run. Pure."""
 
 import csv
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from engine.core.errors import UsageError
 from engine.core.plan.document.places import printable
 from engine.core.plan.profile import all_keys
 from engine.core.plan.settings import NOT_COMPARED
+from engine.core.words import suggestion
 
 MOST = 1000  # runs of one sweep
 ENVIRONMENTS = (("env",), ("backend", "env"))  # tables of a profile with keys of any name
@@ -52,8 +52,7 @@ def key_axis(word: str) -> Axis:
         raise UsageError(f"{said} is not KEY='[V1, V2]'", hint=example)
     known = all_keys()
     if key not in known and not (len(key) > 1 and key[:-1] in ENVIRONMENTS):
-        near = difflib.get_close_matches(".".join(key), map(".".join, known), 1)
-        hint = f"did you mean {near[0]}?" if near else "docs/profiles.md lists the keys of a profile"
+        hint = suggestion(".".join(key), map(".".join, known), "docs/profiles.md lists the keys of a profile")
         raise UsageError(f"{said}: there is no key {printable('.'.join(key))}", hint=hint)
     if key[0] in NOT_COMPARED:
         raise UsageError(f"{said}: {key[0]} does not change what a run does", hint="choose another key")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from engine.core.metrics.progress import RankProgress
 from engine.core.run import state as st
 from engine.core.run.events import Scope
-from engine.core.run.rejoin import apart, is_forming, why_no_rejoin
+from engine.core.run.rejoin import apart, dead_ranks, is_forming, why_no_rejoin
 from engine.core.run.requests import restart_kind
 from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import Activity
@@ -28,10 +28,6 @@ class NextRestart(NamedTuple):
     words: str
 
 
-def dead_ranks(state: st.RunState) -> list[int]:
-    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)]
-
-
 def current_activity(state: st.RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
     away = ", ".join(node.name for node in state.nodes if node.link != "up")
     match state.phase:
@@ -51,9 +47,8 @@ def current_activity(state: st.RunState, progress: Sequence[RankProgress]) -> Cu
                 absent = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
                 words = f"rejoining; {rank_words(absent)} not in generation {state.generation} yet"
                 late = apart(state)
-                return CurrentActivity(
-                    "rejoining", (f"{words}, {rank_words(late)} still in an earlier one" if late else words)
-                )
+                words += f", {rank_words(late)} still in an earlier one" if late else ""
+                return CurrentActivity("rejoining", words)
             missing = _missing_words(state, progress)
             if not missing and (over := over_words(state)):
                 return CurrentActivity("rejoined", over)

@@ -64,9 +64,7 @@ def compare(sides: Sequence[Side], *, show_secrets: bool = False) -> tuple[Topic
         Topic(title="plan", rows=_differing(sides, lambda side: _plan_facts(side.plan))),
         Topic(title="code", rows=_code_rows(sides)),
         Topic(title="versions", rows=_differing(sides, lambda side: side.origin.versions if side.origin else None)),
-        Topic(
-            title="environment", rows=_differing(sides, lambda side: side.origin.environment if side.origin else None)
-        ),
+        Topic(title="environment", rows=_differing(sides, lambda one: one.origin.environment if one.origin else None)),
     ]
     return tuple(part for part in parts if part.rows)
 

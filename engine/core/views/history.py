@@ -112,7 +112,6 @@ def _fits(entry: HistoryEntry, word: str) -> bool:
     run = entry.summary
     star = "starred" if entry.note.starred else ""
     sweep = f"{run.swept.sweep} {run.swept.words}" if run.swept is not None else ""
-    text = "\n".join(
-        (run.run, sweep, run.state, run.backend, run.reason, entry.change_words, entry.note.text, star)
-    ).lower()
+    texts = (run.run, sweep, run.state, run.backend, run.reason, entry.change_words, entry.note.text, star)
+    text = "\n".join(texts).lower()
     return word[1:] not in text if word[0] == "!" and len(word) > 1 else word in text

@@ -53,11 +53,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
         case ev.NodeDisconnected(node=node, reason=reason):
             return f"the link to {node} broke: {reason}", "warning"
         case ev.NodeGivenUp(node=node, reason=reason):
-            new = [
-                one.name
-                for one in after.nodes
-                if before is not None and all(one.name != old.name for old in before.nodes)
-            ]
+            known = {one.name for one in (before or after).nodes}
+            new = [one.name for one in after.nodes if one.name not in known]
             rejoin = f"; its ranks rejoin on {new[0]}" if new else ""
             return f"{node} was given up: {reason}{rejoin}", "error"
         case ev.JobEnded(reason=reason):
@@ -122,16 +119,11 @@ def _rank_words(
         case ev.RankWaiting():
             return "", "info"
         case ev.RankJoined(generation=generation, step=at_step):
-            whole = (
-                len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
-            )
-            if not whole or generation == 0:
+            count = len(after.ranks)
+            if generation == 0 or before is None or not len(before.joined) < count == len(after.joined):
                 return "", "info"
             over = f", {over_words(after)}" if over_words(after) else ""
-            return (
-                f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}{over}",
-                "info",
-            )
+            return f"generation {generation}: all {count} ranks continue from step {at_step or 0}{over}", "info"
         case ev.RankEnded(rank=rank, status=status, reason=reason):
             return _rank_end(rank, status, reason, before, after)
         case ev.RankLost(rank=rank, reason=reason):

@@ -120,7 +120,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     restart_ranks: tuple[int, ...] = ()  # ranks that a rejoin would start
     stall: StallView | None = None
     saved: SavedView | None = None  # checkpoints that the attempt has left, once it was ended; None: unknown
-    hold_ends_at: float | None = None  # when a run that holds ends by itself; None: never, or it does not hold
     job: JobView | None = None  # None: it runs in no job
     swept: Swept | None = None  # None: it belongs to no sweep
     is_early: bool = False  # whether `metrics.stop_when` has stopped it

@@ -14,9 +14,8 @@ from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import state as st
-from engine.core.run.rejoin import is_forming
-from engine.core.run.requests import hold_ends_at
-from engine.core.views.activity import current_activity, dead_ranks, next_restart
+from engine.core.run.rejoin import dead_ranks, is_forming
+from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
@@ -175,7 +174,6 @@ def run_view(
         restart_ranks=again.ranks,
         stall=stall if isinstance(state.phase, st.Running) else None,
         saved=saved_view(state),
-        hold_ends_at=hold_ends_at(state, plan.launch.hold_for or 0.0),
         swept=plan.swept,
         is_early=isinstance(state.phase, st.Ended) and state.phase.outcome.is_early,
         nodes=tuple(

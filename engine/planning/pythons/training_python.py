@@ -101,9 +101,8 @@ def _with_torch(python: str, workdir: str, permit: Permit) -> str:
     answer = _answer(python, workdir, permit)
     if answer is None or not answer.has_torch:
         return ""
-    is_shim = (
-        Path(python).parent.name == "shims"
-    )  # of pyenv, asdf or mise: takes time at each start, and depends on the folder
+    # Those of pyenv, asdf and mise take time at each start, and depend on the folder.
+    is_shim = Path(python).parent.name == "shims"
     return answer.executable if is_shim and os.access(answer.executable, os.X_OK) else python
 
 

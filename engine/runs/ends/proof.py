@@ -45,13 +45,8 @@ def find_saved(
         "set_aside": plan.launch.on_torn == "set-aside",
     }
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(PROGRAM)],
-            input=msgspec.json.encode(question),
-            capture_output=True,
-            timeout=LOOK_TIME,
-            check=True,
-        )
+        argv, given = [sys.executable, "-I", "-S", str(PROGRAM)], msgspec.json.encode(question)
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=LOOK_TIME, check=True)
         found = msgspec.json.decode(done.stdout, type=Found)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
         return None

@@ -55,8 +55,7 @@ def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
         script=_script(plan),
     )
     diff = found.diff if found is not None else b""
-    earlier = read_origin(paths)
-    if earlier is not None:
+    if (earlier := read_origin(paths)) is not None:
         same = msgspec.structs.replace(origin, at=earlier.origin.at)
         if same == earlier.origin and diff == earlier.diff:
             return
@@ -110,15 +109,9 @@ def _versions_of(python: str) -> dict[str, str]:
     """Versions of Python and packages in another Python, without an import of the packages. This needs no permit: the supervisor of a launched run
     asks the Python that the run's ranks are started with."""
     try:
-        said = subprocess.run(
-            [python, "-I", "-c", ASK, *PACKAGES],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ASK_TIME,
-            check=True,
-        ).stdout
-        return msgspec.json.decode(said, type=dict[str, str])
+        argv, nothing = [python, "-I", "-c", ASK, *PACKAGES], subprocess.DEVNULL
+        done = subprocess.run(argv, stdin=nothing, capture_output=True, timeout=ASK_TIME, check=True)
+        return msgspec.json.decode(done.stdout, type=dict[str, str])
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
         return {}
 

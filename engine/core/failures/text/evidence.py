@@ -137,22 +137,20 @@ def read_bar(line: str) -> Bar | None:
     if "%|" not in line:
         return None
     found = list(_BAR.finditer(line[-400:]))
-    return (
-        Bar(found[-1]["label"].strip(), found[-1]["at"], found[-1]["total"], found[-1]["left"] or "") if found else None
-    )
+    if not found:
+        return None
+    last = found[-1]
+    return Bar(last["label"].strip(), last["at"], last["total"], last["left"] or "")
 
 
 def _bare(lines: list[str], after: int) -> int | None:
     """Index of the last exception that stands alone, without a traceback, after a line."""
     for at in range(len(lines) - 1, max(after, len(lines) - 60), -1):
         if lines[at][:1].isalpha() and _BARE.match(lines[at]):
-            return at if after < 0 or not _is_message(lines, after, at) else None
+            # If no line between them is empty or has a level, it may belong to the message of the exception before it.
+            is_message = after >= 0 and all(line.strip() and not level(line) for line in lines[after + 1 : at])
+            return None if is_message else at
     return None
-
-
-def _is_message(lines: list[str], begin: int, at: int) -> bool:
-    """Whether a line may belong to the message of an exception that begins before it: no line between them is empty or a level."""
-    return all(line.strip() and not level(line) for line in lines[begin + 1 : at])
 
 
 def _bare_message(lines: list[str], at: int) -> str:
@@ -216,23 +214,16 @@ def _words(lines: list[str], begin: int, handled: str) -> str:
         kept.append(line)
         size += len(line) + 1
     said: list[str] = []
+    name = handled.partition(":")[0]
+    is_own = "." in name or (name != "" and hasattr(builtins, name))  # an exception of Python or a library, not a word
     for line in reversed(kept):
         if line.endswith("Traceback (most recent call last):"):
             inside = True
         elif inside and line.strip() and not line.startswith(" "):
             inside = False  # the exception itself: it was handled
-        elif not inside and level(line) not in ("info", "warning") and not _is_handled(line, handled):
+        elif not inside and level(line) not in ("info", "warning") and not (is_own and line.strip() == handled):
             said.append(line)
     return without_frames("\n".join(said))
-
-
-def _is_handled(line: str, handled: str) -> bool:
-    """Whether a line is an exception of Python's own that the program survived."""
-    return (
-        bool(handled)
-        and line.strip() == handled
-        and ("." in handled.partition(":")[0] or hasattr(builtins, handled.partition(":")[0]))
-    )
 
 
 def _telling(lines: Sequence[str]) -> str:

@@ -65,11 +65,8 @@ def _without_boxes(lines: list[str]) -> Iterator[str]:
     at = 0
     while at < len(lines):
         box = _BOX.match(lines[at])
-        end = (
-            next((one for one in range(at + 1, min(at + MAX_BOX, len(lines))) if _BOX_END.match(lines[one])), None)
-            if box
-            else None
-        )
+        within = range(at + 1, min(at + MAX_BOX, len(lines))) if box else ()
+        end = next((one for one in within if _BOX_END.match(lines[one])), None)
         if box is None or end is None:
             yield lines[at]
             at += 1

@@ -60,9 +60,8 @@ _NO_MESSAGE = late(
 )
 """Ends an exception's message: a blank line, or output of other libraries."""
 
-_PARAGRAPHS = late(
-    r"torch\._(?:dynamo|inductor)\.|huggingface_hub\."
-)  # exceptions whose messages have empty lines: before what a compiler or a server says
+_PARAGRAPHS = late(r"torch\._(?:dynamo|inductor)\.|huggingface_hub\.")
+"""Exceptions whose messages have empty lines: before what a compiler or a server says."""
 
 
 class Traceback(msgspec.Struct, frozen=True, kw_only=True):

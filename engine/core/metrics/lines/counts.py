@@ -55,12 +55,8 @@ class LineCounts:
         return self.title or ("validation" if self.held_out else "")
 
     def _is_metric(self, field: Field) -> bool:
-        return bool(field.name) and meaning_of(field.name, "", self.names).role not in (
-            "step",
-            "steps",
-            "epoch",
-            "epochs",
-        )
+        counts = ("step", "steps", "epoch", "epochs")
+        return bool(field.name) and meaning_of(field.name, "", self.names).role not in counts
 
     # --- counts --------------------------------------------------------------------------------------------------------
 
@@ -213,25 +209,16 @@ class LineCounts:
 
     def _take_bare(self, bare: list[Field]) -> None:
         """The last count without a name counts steps, the one before it epochs."""
-        if (
-            self.step is None
-            and not bare
-            and self.epoch is None
-            and (found := P.lead.match(self.text) or P.lead_of_rates.search(self.text))
-        ):
+        has_count = self.step is not None or self.epoch is not None or bare
+        if not has_count and (found := P.lead.match(self.text) or P.lead_of_rates.search(self.text)):
             self.step, self.kind = self._take_at(found.start(found.lastindex or 0)), "lead"
         if self.step is not None or not bare:
             return
         field = bare[-1]
-        has_glyphs = P.glyphs.match(self.text, field.end) or P.bar_before.search(
-            self.text[max(0, field.begin - 90) : field.begin]
-        )
-        if (
-            field.name
-            and not self.held_out
-            and "loss" not in self.lower
-            and _last_word(field) not in ("train", "training")
-        ):
+        before = self.text[max(0, field.begin - 90) : field.begin]
+        has_glyphs = P.glyphs.match(self.text, field.end) or P.bar_before.search(before)
+        is_named = bool(field.name) and _last_word(field) not in ("train", "training")
+        if is_named and not self.held_out and "loss" not in self.lower:
             return
         is_report = (
             "loss" in self.lower or "eta" in self.lower or "time" in self.lower or has_glyphs or self.epoch is not None
@@ -242,7 +229,7 @@ class LineCounts:
         self.step, self.steps, self.kind = field.number, field.total, "bar" if has_glyphs else "bare"
         if has_glyphs and P.scores.search(self.text, 0, field.begin):
             self.held_out = self.is_aside = True
-        if field.name and _last_word(field) not in ("train", "training"):
+        if is_named:
             self.counted = field.name.lower()
         if len(bare) > 1 and self.epoch is None:
             self.epoch, self.epochs = bare[-2].number, bare[-2].total

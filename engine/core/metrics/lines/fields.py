@@ -179,11 +179,8 @@ def _unit(text: str, token: re.Match[str]) -> tuple[str | None, int]:
 _STEPS = "it its iter iters iteration iterations step steps batch batches ba update updates"
 _SAMPLES = "sample samples seq seqs sequence sequences example examples img imgs image images sent sents frame frames video videos"
 _TOKENS = "token tokens tok toks word words"
-RATE_KEYS = {
-    **dict.fromkeys(_STEPS.split(), "it/s"),
-    **dict.fromkeys(_SAMPLES.split(), "samples/s"),
-    **dict.fromkeys(_TOKENS.split(), "tokens/s"),
-}
+_RATES = {"it/s": _STEPS, "samples/s": _SAMPLES, "tokens/s": _TOKENS}
+RATE_KEYS = {unit: key for key, units in _RATES.items() for unit in units.split()}
 """Keys of rates, by the counted unit."""
 OF_DEVICE = "/device"  # behind the key of a rate of one GPU
 

@@ -263,13 +263,6 @@ def _take(words: list[bytes], source: Source) -> float | None:
     return value
 
 
-def _take_all(words: list[bytes], values: Values) -> dict[str, float]:
-    sources, plain = values
-    if plain is not None:
-        return {key: float(words[place]) for key, place in plain}
-    return {key: value for key, one in sources if (value := _take(words, one)) is not None}
-
-
 def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
     starts = [found.start() for found in _WORD_OF_LINE.finditer(line)]
     counts = [(key, one) for key, one in (("step", recipe.step), ("epoch", recipe.epoch)) if one is not None]
@@ -283,9 +276,14 @@ def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
     the line from which the recipe was made. Raises LookupError: it has fewer numbers."""
     words = line.translate(_TO_WORDS).split()
     step, steps, epoch, epochs = recipe.step, recipe.steps, recipe.epoch, recipe.epochs
+    sources, plain = recipe.main if brief else recipe.values
+    if plain is not None:
+        values = {key: float(words[place]) for key, place in plain}
+    else:
+        values = {key: value for key, one in sources if (value := _take(words, one)) is not None}
     return Line(
         recipe.format,
-        _take_all(words, recipe.main if brief else recipe.values),
+        values,
         None if step is None else whole(_take(words, step)),
         None if steps is None else whole(_take(words, steps)),
         None if epoch is None else _epoch(_take(words, epoch)),

@@ -102,21 +102,14 @@ class _Metrics:
 
     def _take_value(self, field: Field, meaning: Meaning, name: str) -> None:
         role, key, factor = meaning
-        place = field.number
-        if (
-            role in ("loss", "val_loss", "part", "known", "other")
-            and P.doubtful.match(self.line.numbers.texts[place]) is not None
-            and not P.point.search(self.line.text)
-        ):
-            text = self.line.numbers.texts[place]
+        place, text = field.number, self.line.numbers.texts[field.number]
+        is_metric = role in ("loss", "val_loss", "part", "known", "other")
+        if is_metric and P.doubtful.match(text) and not P.point.search(self.line.text):
             self.doubt = f"{text} may be {text.replace(',', '')} or {text.replace(',', '.')}"
             return
         if rate := rate_of_unit("it/s" if field.unit == "/s" and self.line.kind == "bar" else field.unit):
-            if role not in ("loss", "val_loss", "lr") and not (
-                self.held_out
-                or is_size(field.unit)
-                or not W.held_out.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
-            ):
+            held_out = self.held_out or not W.held_out.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
+            if role not in ("loss", "val_loss", "lr") and not held_out and not is_size(field.unit):
                 self._add("rate", rate[0], place, rate[1])
             return
         if (pace := pace_of_unit(field.unit)) is not None:
@@ -180,12 +173,8 @@ class _Metrics:
             self.is_known = True
 
     def _add(self, role: str, key: str, place: int, factor: float = 1.0) -> None:
-        if (
-            self.held_out
-            and role != "rate"
-            and key not in ("val_loss", "loss", "lr")
-            and not key.lower().startswith(tuple(W.held_out))
-        ):
+        says_so = key in ("val_loss", "loss", "lr") or key.lower().startswith(tuple(W.held_out))
+        if self.held_out and role != "rate" and not says_so:
             key = f"val_{key}"
         if key and key not in self.values and not self.line.names.ignores(key):
             self.values[key] = Value(key, place, factor)
@@ -195,14 +184,8 @@ class _Metrics:
         """The format; None: the line reports nothing."""
         line = self.line
         if line.is_aside and not line.held_out:
-            return Format(
-                step=line.step,
-                steps=line.steps,
-                kind=line.kind,
-                counter=line.counter,
-                title=line.shown_title,
-                is_aside=True,
-            )
+            title = line.shown_title
+            return Format(line.step, line.steps, kind=line.kind, counter=line.counter, title=title, is_aside=True)
         counts = line.step is not None or line.epoch is not None
         if line.counted == "batch" and line.epoch is None and line.steps is None and not self.values:
             return None  # `batch 64 is too large`: a size
@@ -217,6 +200,7 @@ class _Metrics:
             self.values.clear()
         values = tuple(sorted(self.values.values(), key=lambda value: value.place))
         is_record = line.bar >= 0 and "{" in line.text[line.bar :]  # of Hugging Face, behind a bar of all steps
+        begins_again = line.steps is not None and (line.kind != "named" or line.counted == "batch")
         found = Format(
             step=line.step,
             steps=line.steps,
@@ -227,10 +211,7 @@ class _Metrics:
             counter=line.counter,
             title=line.shown_title,
             is_aside=line.held_out,
-            of_epoch=line.epoch is not None
-            and not is_record
-            and line.steps is not None
-            and (line.kind != "named" or line.counted == "batch"),
+            of_epoch=line.epoch is not None and not is_record and begins_again,
             is_summary=self.is_summary,
             loss_of=self.part_name,
             doubt=self.doubt,

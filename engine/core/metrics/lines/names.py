@@ -37,7 +37,6 @@ class Meaning(NamedTuple):
     factor: float = 1.0
 
 
-_TRAIN = frozenset("train training".split())
 _STEP_OF_RUN = frozenset("num_updates total_timesteps".split())
 _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "it/s", "fps": "samples/s", "ips": "samples/s",
                "sps": "samples/s", "throughput": "throughput"}  # fmt: skip

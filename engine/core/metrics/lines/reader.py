@@ -4,6 +4,9 @@ first (`line_flood`). The user's own patterns have priority."""
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
 
 from engine.core.metrics.lines.fields import OF_DEVICE
 from engine.core.metrics.lines.flood import thin
@@ -185,10 +188,7 @@ class MetricReader:
     def _read_one(self, line: bytes, shape: bytes, recipe: object, *, brief: bool = False) -> Line | None:
         found = self._read_in(line, shape, recipe, self._section, brief=brief)
         if self._section in ("held out", "summary") and found is not None and found.format.is_of_training:
-            if self._total is not None and found.steps not in (
-                None,
-                self._total,
-            ):  # another total: the validation counts
+            if self._total is not None and found.steps not in (None, self._total):  # another total: the validation's
                 rows = self._formats.known["held out table"]
                 return self._read_in(line, shape, rows.get(shape, _MISSING), "held out table", brief=brief)
             self._section = "training"
@@ -251,20 +251,9 @@ class MetricReader:
 def _with_own(line: Line | None, own: dict[str, float]) -> Line:
     """A line with the values of the user's patterns, which win."""
     base = line or Line(_OWN)
-    step = whole(own.pop("step", None))
-    steps = whole(own.pop("steps", None))
-    epoch, epochs = own.pop("epoch", None), whole(own.pop("epochs", None))
-    rates = own.keys() & {*RATES.values(), "throughput"}
-    values = {
-        key: value
-        for key, value in base.values.items()
-        if not (rates and key.removesuffix(OF_DEVICE) in RATES.values())
-    } | own
-    return Line(
-        _OWN if step is not None else base.format,
-        values,
-        base.step if step is None else step,
-        base.steps if steps is None else steps,
-        base.epoch if epoch is None else epoch,
-        base.epochs if epochs is None else epochs,
-    )
+    step, steps, epochs = (whole(own.pop(key, None)) for key in ("step", "steps", "epochs"))
+    counts = {"step": step, "steps": steps, "epoch": own.pop("epoch", None), "epochs": epochs}
+    told: dict[str, Any] = {key: value for key, value in counts.items() if value is not None}
+    hidden = RATES.values() if own.keys() & {*RATES.values(), "throughput"} else ()
+    values = {key: value for key, value in base.values.items() if key.removesuffix(OF_DEVICE) not in hidden} | own
+    return replace(base, format=base.format if step is None else _OWN, values=values, **told)

@@ -14,16 +14,13 @@ MAX_WARN = 65_535  # the longest time that Slurm takes in `--signal`, in seconds
 def check_job(job: SlurmJob | PbsJob, places: Places) -> None:
     """Checks a job that a profile describes. Raises ProfileError: no batch system takes it, or rankdeck could not run in it."""
     here = slurm.HERE if isinstance(job, SlurmJob) else pbs.HERE
-    if not 1 <= job.nodes <= MAX_NODES:
-        raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
-    if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
-        raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
-    if not 0 <= job.warn <= MAX_WARN:
-        raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
+    places.check_range((*here, "nodes"), job.nodes, 1, MAX_NODES)
+    if job.ranks_per_node is not None:
+        places.check_range((*here, "ranks_per_node"), job.ranks_per_node, 1, MAX_RANKS)
+    places.check_range((*here, "warn"), job.warn, 0, MAX_WARN, " seconds")
     if job.on_limit == "requeue" and not job.warn:
-        raise places.error(
-            (*here, "on_limit"), "needs warn: ranks must stop before their job is ended", hint="set warn = 300"
-        )
+        hint = "set warn = 300"
+        raise places.error((*here, "on_limit"), "needs warn: ranks must stop before their job is ended", hint=hint)
     for key in job.__struct_fields__:
         if isinstance(text := getattr(job, key), str) and not text.isprintable():
             raise places.error((*here, key), "contains a control character")

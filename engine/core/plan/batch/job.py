@@ -1,11 +1,10 @@
 """Jobs of batch systems: the job to submit, and the state of a job in a queue."""
 
-from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
-from engine.core.tables import read_table
+from engine.core.tables import read_words
 from engine.core.terminal_text import visible
 
 Scheduler = Literal["slurm", "pbs"]  # the batch systems that run jobs
@@ -16,17 +15,9 @@ _SHOW_ENDED: dict[Scheduler, str] = {"slurm": "sacct -j", "pbs": "qstat -xf"}
 """Commands that show a job that has ended; its number follows."""
 
 
-class _Words(NamedTuple):
-    """A row of a table with two columns."""
-
-    key: str
-    words: str
-
-
-@cache
 def words_in(table: str) -> dict[str, str]:
-    """A table of this package with two columns: what the second one says of the first."""
-    return dict(read_table(__package__, table, _Words))
+    """A table of this package with two columns."""
+    return read_words(__package__, table)
 
 
 SCRIPT, LOG = "job.sh", "job.log"  # files in the run's folder: the batch script, and its output
@@ -86,6 +77,5 @@ def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slur
         return f"{system} has taken the nodes of job {job} away, and put it back into the queue"
     if state not in words:
         return f"{system}'s job {job} has ended: {_SHOW_ENDED[scheduler]} {job}"
-    return f"{system}'s job {job} {words[state]}" + (
-        f" by {visible(found.by)}" if found is not None and found.by else ""
-    )
+    by = f" by {visible(found.by)}" if found is not None and found.by else ""
+    return f"{system}'s job {job} {words[state]}{by}"

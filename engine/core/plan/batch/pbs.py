@@ -31,9 +31,8 @@ _ENDS = {0: "COMPLETED", 271: "CANCELLED", -29: "TIMEOUT", -27: "OUT_OF_MEMORY"}
 def check(job: PbsJob, places: Places) -> None:
     """Raises ProfileError: PBS does not take the job, or rankdeck could not run in it."""
     for key, lowest in (("ncpus", 1), ("ngpus", 0)):
-        number = getattr(job, key)
-        if number is not None and not lowest <= number <= MAX_RANKS:
-            raise places.error((*HERE, key), f"must be {lowest} to {MAX_RANKS}, not {number}")
+        if (number := getattr(job, key)) is not None:
+            places.check_range((*HERE, key), number, lowest, MAX_RANKS)
     seconds = walltime_seconds(job.walltime)
     if job.walltime and seconds is None:
         raise places.error((*HERE, "walltime"), "is not a time", hint='hours, minutes and seconds: "4:00:00"')

@@ -51,8 +51,7 @@ def is_slurm_job(job: int | str) -> bool:
 
 def check(job: SlurmJob, places: Places) -> None:
     """Raises ProfileError: Slurm does not take the job, or rankdeck could not run in it."""
-    if not 0 <= job.spares <= MAX_NODES - job.nodes:
-        raise places.error((*HERE, "spares"), f"must be 0 to {MAX_NODES - job.nodes}, not {job.spares}")
+    places.check_range((*HERE, "spares"), job.spares, 0, MAX_NODES - job.nodes)
     for word in job.options:
         name = _SHORT_OPTIONS.get(word[:2], "") or word.partition("=")[0].removeprefix("--")
         if word.startswith("-") and (instead := words_in("refused_by_slurm").get(name)):
@@ -228,9 +227,8 @@ def partition_words(one: Partition) -> str:
     """A partition in words, for lists: `up, limit 4:00:00; free: 2 of 4 nodes, 8 of 16 GPUs`."""
     free = [f"{one.free} of {one.nodes} nodes", *([f"{one.free_gpus} of {one.gpus} GPUs"] if one.gpus else [])]
     free += [f"{one.free_cpus} of {one.cpus} CPUs"]
-    return f"{'up' if one.up else 'down'}, limit {one.time}; free: {', '.join(free)}" + (
-        "; the default" if one.default else ""
-    )
+    default = "; the default" if one.default else ""
+    return f"{'up' if one.up else 'down'}, limit {one.time}; free: {', '.join(free)}{default}"
 
 
 def soonest_first(partitions: Iterable[Partition]) -> list[Partition]:

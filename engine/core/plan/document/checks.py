@@ -1,6 +1,5 @@
 """Checks of a profile that types can't express: ranges, names, and keys that exclude each other."""
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 
@@ -11,10 +10,12 @@ from engine.core.plan.document.places import Places
 from engine.core.plan.document.stopping import stop_rule
 from engine.core.plan.environment import AUTO, backends_in
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
+from engine.core.words import suggestion
 
 SIGNALS = (profile.UNDERSTOOD, "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Steps of a stop ladder: the signal that each program understands, those that a training script may handle, and SIGKILL."""
 
+YEAR = 31_536_000  # seconds: the longest time of a setting
 MAX_PRELOAD = 64  # modules in `launch.preload`: an import brings its own dependencies
 
 _BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
@@ -33,8 +34,7 @@ def check_choices(profile: profile.Profile, choices: Choices, places: Places | s
     for (table, key), known in choices.items():
         for value in _named(getattr(getattr(profile, table), key), table):
             if value not in known:
-                near = difflib.get_close_matches(value, known, 1, 0.5)
-                hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(known)}"
+                hint = suggestion(value, known, f"there is: {', '.join(known)}", 0.5)
                 raise places.error((table, key), f"there is no {table} {value!r}", hint=hint)
 
 
@@ -61,8 +61,7 @@ def check_sense(profile: profile.Profile, places: Places) -> None:
         for name, value in env.items():
             if not _ENV_NAME.match(name):
                 raise places.error((*table, name), "is not a valid name of an environment variable")
-            if "\0" in value:
-                raise places.error((*table, name), "contains a NUL byte")
+            places.check_text((*table, name), value)
     for pattern in profile.metrics.patterns:
         path = ("metrics", "patterns")
         try:
@@ -78,23 +77,16 @@ def check_sense(profile: profile.Profile, places: Places) -> None:
         raise places.error(("metrics", "stop_when"), f"{profile.metrics.stop_when!r} {error}", hint=hint) from None
 
 
-def _check_seconds(path: tuple[str, ...], seconds: float, places: Places) -> None:
-    if not 1 <= seconds <= 31_536_000:
-        raise places.error(path, f"must be 1 to 31536000 seconds, not {seconds:g}")
-
-
 def _check_recipe(recipe: profile.Recipe, places: Places) -> None:
     chosen = [key for key in ("name", "script", "module") if getattr(recipe, key) is not None]
     if len(chosen) != 1:
         said = "names " + " and ".join(chosen) if chosen else "does not say what to run"
-        raise places.error(
-            ("recipe",), said, hint='set exactly one of: name = "gpt", script = "train.py", module = "pkg.train"'
-        )
+        hint = 'set exactly one of: name = "gpt", script = "train.py", module = "pkg.train"'
+        raise places.error(("recipe",), said, hint=hint)
     program = getattr(recipe, chosen[0])
     if program == "":
         raise places.error(("recipe", chosen[0]), "is empty")
-    if any("\0" in text for text in (*recipe.args, program)):
-        raise places.error(("recipe",), "contains a NUL byte")
+    places.check_text(("recipe",), *recipe.args, program)
 
 
 def _check_health(health: profile.HealthLimits, places: Places) -> None:
@@ -102,7 +94,7 @@ def _check_health(health: profile.HealthLimits, places: Places) -> None:
         ("stalled", 1, 1e6),
         ("slow", 1, 1e6),
         ("spike", 1, 1e6),
-        ("least", 1, 31_536_000),
+        ("least", 1, YEAR),
         ("drop", 0, 1),
     ):
         value = getattr(health, key)
@@ -123,13 +115,12 @@ def profile_name(program: str, *, is_module: bool = False) -> str:
 
 
 def _check_launch(launch: profile.Launch, places: Places) -> None:
-    _check_seconds(("launch", "lease"), launch.lease, places)
+    places.check_range(("launch", "lease"), launch.lease, 1, YEAR, " seconds")
     if launch.hold_for:
-        _check_seconds(("launch", "hold_for"), launch.hold_for, places)
+        places.check_range(("launch", "hold_for"), launch.hold_for, 1, YEAR, " seconds")
     if isinstance(launch.linger, float) and not 0 <= launch.linger <= profile.MAX_LINGER:
-        raise places.error(
-            ("launch", "linger"), f'must be 0 to {profile.MAX_LINGER} seconds or "off", not {launch.linger:g}'
-        )
+        reason = f'must be 0 to {profile.MAX_LINGER} seconds or "off", not {launch.linger:g}'
+        raise places.error(("launch", "linger"), reason)
     modules = () if launch.preload == profile.AUTO_PRELOAD else launch.preload
     for name in modules:
         if not is_module_name(name):
@@ -139,31 +130,24 @@ def _check_launch(launch: profile.Launch, places: Places) -> None:
     if launch.max_restarts < 0:
         raise places.error(("launch", "max_restarts"), "must not be negative")
     if not launch.stop_ladder:
-        raise places.error(
-            ("launch", "stop_ladder"), "must have a step", hint='for example: [["SIGTERM", 10], ["SIGKILL", 5]]'
-        )
-    if not 0 <= launch.stop_patience <= 86_400:
-        raise places.error(("launch", "stop_patience"), f"must be 0 to 86400 seconds, not {launch.stop_patience:g}")
+        hint = 'for example: [["SIGTERM", 10], ["SIGKILL", 5]]'
+        raise places.error(("launch", "stop_ladder"), "must have a step", hint=hint)
+    places.check_range(("launch", "stop_patience"), launch.stop_patience, 0, 86_400, " seconds")
     for name, seconds in launch.stop_ladder:
         if name not in SIGNALS:
-            near = difflib.get_close_matches(name.upper(), SIGNALS, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(SIGNALS)}"
+            hint = suggestion(name.upper(), SIGNALS, f"one of {', '.join(SIGNALS)}", 0.5)
             raise places.error(("launch", "stop_ladder"), f"there is no signal {name!r} to stop with", hint=hint)
         if not 0 <= seconds <= 86_400:
             raise places.error(("launch", "stop_ladder"), f"{name} must wait 0 to 86400 seconds, not {seconds:g}")
     if launch.stop_ladder[-1][0] != "SIGKILL":
-        raise places.error(
-            ("launch", "stop_ladder"),
-            "must end with SIGKILL; otherwise a rank could outlive its run",
-            hint='add ["SIGKILL", 5]',
-        )
+        reason = "must end with SIGKILL; otherwise a rank could outlive its run"
+        raise places.error(("launch", "stop_ladder"), reason, hint='add ["SIGKILL", 5]')
     for key, text in (("workdir", launch.workdir), ("python", launch.python or ""), ("setup", launch.setup)):
-        if "\0" in text:
-            raise places.error(("launch", key), "contains a NUL byte")
+        places.check_text(("launch", key), text)
 
 
 def _check_backend(backend: profile.Backend, places: Places) -> None:
-    _check_seconds(("backend", "timeout"), backend.timeout, places)
+    places.check_range(("backend", "timeout"), backend.timeout, 1, YEAR, " seconds")
     for key, names in (("name", (backend.name,)), ("fallback", backend.fallback)):
         for name in names:
             try:
@@ -190,8 +174,8 @@ def _check_layout(layout: profile.Layout, places: Places) -> None:
         hint = 'set at most one of: nodes = "gpu[01-04]", hostfile = "hosts.txt", slurm = "current", pbs = "current"'
         raise places.error(("layout",), f"takes its nodes from {' and '.join(given)}", hint=hint)
     ranks = layout.ranks_per_node
-    if isinstance(ranks, int) and not 1 <= ranks <= MAX_RANKS:
-        raise places.error(("layout", "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {ranks}")
+    if isinstance(ranks, int):
+        places.check_range(("layout", "ranks_per_node"), ranks, 1, MAX_RANKS)
     try:
         parse_nodes(layout.nodes, ranks, dict.fromkeys(groups_of(layout.nodes), ()))
     except LayoutError as error:
@@ -207,6 +191,5 @@ def _check_layout(layout: profile.Layout, places: Places) -> None:
     elif isinstance(layout.slurm, int | str) and not is_slurm_job(layout.slurm):
         hint = '"current", a job id such as 1234, or a task of a job array such as "1234_5"'
         raise places.error(("layout", "slurm"), "is not a job", hint=hint)
-    for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
-        if any("\0" in text for text in texts):
-            raise places.error(("layout", key), "contains a NUL byte")
+    places.check_text(("layout", "hostfile"), layout.hostfile or "")
+    places.check_text(("layout", "ssh_options"), *layout.ssh_options)

@@ -95,6 +95,17 @@ class Places:
                 return ProfileError(word, None, "", reason, hint=hint)
         return ProfileError(self.file, line_of(self.lines, path), key, reason, hint=hint)
 
+    def check_range(self, path: tuple[str, ...], value: float, least: int, most: int, unit: str = "") -> None:
+        """Raises ProfileError: the value of a key is too small or too large. `unit`: such as ` seconds`; may be empty."""
+        if not least <= value <= most:
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise self.error(path, f"must be {least} to {most}{unit}, not {shown}")
+
+    def check_text(self, path: tuple[str, ...], *texts: str) -> None:
+        """Raises ProfileError: a text has a NUL byte, which no process can get."""
+        if any("\0" in text for text in texts):
+            raise self.error(path, "contains a NUL byte")
+
     def where(self, path: tuple[str, ...]) -> str:
         """The place of a key: `profile.toml:12`, or `--set`."""
         if any(path[: len(overridden)] == overridden for overridden in self.overridden):

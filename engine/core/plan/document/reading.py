@@ -86,9 +86,8 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
     if "schema" not in data:
         raise places.error((), "has no schema number", hint=f"begin the file with: schema = {SCHEMA}")
     if isinstance(data["schema"], int) and data["schema"] > SCHEMA:
-        raise places.error(
-            ("schema",), f"is {data['schema']}; this rankdeck reads schema {SCHEMA}", hint="update rankdeck"
-        )
+        hint = "update rankdeck"
+        raise places.error(("schema",), f"is {data['schema']}; this rankdeck reads schema {SCHEMA}", hint=hint)
     profile = section_from_data(data, Profile, places)
     if (odd := _undecoded(data)) is not None:
         raise places.error(odd, "is not UTF-8", hint="a profile is UTF-8 text; write another value")
@@ -164,9 +163,8 @@ def _refuse_unknown_keys(
             raise places.error((*path, key), "unknown key", hint=_nearest_key(key, section, path, known))
         if (table := table_of(hints[key])) is not None and (table is hints[key] or isinstance(value, dict)):
             if not isinstance(value, dict):
-                raise places.error(
-                    (*path, key), f"must be a table, not {value!r}", hint=f"write: [{'.'.join((*path, key))}]"
-                )
+                hint = f"write: [{'.'.join((*path, key))}]"
+                raise places.error((*path, key), f"must be a table, not {value!r}", hint=hint)
             _refuse_unknown_keys(value, table, (*path, key), places, known)
         elif hints[key] is not dict and isinstance(value, dict) and typing.get_origin(hints[key]) is not dict:
             raise places.error((*path, key), "must be a value, not a table")

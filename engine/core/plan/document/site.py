@@ -85,9 +85,8 @@ def check_ranks_of_nodes(nodes: Iterable[PlannedNode], site: Site, places: Place
     for node in nodes:
         if isinstance(most, int) and len(node.ranks) > most:
             hint = f"see {places.where(('limits', *path))}"
-            raise CheckError(
-                f"{node.name} gets {len(node.ranks)} ranks, and this site allows at most {most}", hint=hint
-            )
+            fact = f"{node.name} gets {len(node.ranks)} ranks, and this site allows at most {most}"
+            raise CheckError(fact, hint=hint)
 
 
 def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
