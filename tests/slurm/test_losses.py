@@ -30,10 +30,12 @@ class Launched(NamedTuple):
 def launched(
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, request: pytest.FixtureRequest
 ) -> Iterator[Launched]:
-    """A run whose ranks make steps, in both forms."""
+    """A run whose ranks make steps, in both forms. A job that is suspended keeps its ranks for the usual time."""
     script = write_script("count.py", COUNT)
     options: dict[str, Any] = {"launch": {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]], "lease": 5}}
-    if request.param == "submitted":
+    if request.param == "suspended":
+        del options["launch"]["lease"]
+    if request.param != "allocation":
         run = rankdeck.launch(write_profile(script, 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}}, **options))
         wait_steps(rankdeck, run)
         yield Launched(run, json.loads((rankdeck.folder(run) / "job.json").read_text())["job"])
@@ -95,7 +97,7 @@ def test_a_slurmd_that_stays_away_ends_the_run_in_words(slurm: Slurm, rankdeck: 
     wait_gone(*pids)
 
 
-@pytest.mark.parametrize("launched", ["submitted"], indirect=True)
+@pytest.mark.parametrize("launched", ["suspended"], indirect=True)
 def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
     pids = rankdeck.pids(launched.run)
     summary = rankdeck.folder(launched.run) / "summary.json"
@@ -112,8 +114,8 @@ def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck:
                 os.kill(process.pid, number)
 
     try:
+        signal_all(signal.SIGSTOP)  # all at once, as a cgroup does: who goes on would end who is stopped
         slurm.run("scontrol", "suspend", launched.job)
-        signal_all(signal.SIGSTOP)
         words = f"job {launched.job} is suspended on sl[1-2], and goes on when"
         for asked in (["stop", "--now"], ["kill", "--rank", "0"], ["restart"], ["stacks"]):
             done = rankdeck(asked[0], launched.run, *asked[1:])
@@ -133,8 +135,8 @@ def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck:
             assert any(words in line for line in attached.stderr), "attach says why nothing comes"
             attached.kill()
     finally:
-        slurm.run("scontrol", "resume", launched.job)
         signal_all(signal.SIGCONT)
+        slurm.run("scontrol", "resume", launched.job)
     wait_until(lambda: "suspended" not in rankdeck("ps").stdout, what="ps shows that it goes on")
     wait_steps(rankdeck, launched.run)
     assert rankdeck.pids(launched.run) == pids
