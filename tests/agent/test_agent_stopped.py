@@ -2,10 +2,16 @@
 
 import contextlib
 import os
+import selectors
 import signal
+import socket
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from engine.node.agent import link
+from engine.node.agent.wire import MISSED_BEATS
 from tests.agent.driver import FOR_EVER, command_of
 from tests.support import PATIENCE, kill_hard, parent_of, process_state, wait_gone, wait_until
 
@@ -98,3 +104,23 @@ def test_an_agent_that_continues_after_a_while_is_left_alone(node):
     bridge.settle()
     _, after = node.connect()
     assert after["pid"] == hello["pid"]
+
+
+def test_a_pause_of_the_agent_in_the_middle_of_its_round_is_no_silence_of_its_supervisor(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, selectors.DefaultSelector() as selector:
+        state: Any = SimpleNamespace(terms={"heartbeat": 1.0}, bridge=(os.getpid(), 0))
+        one = link.Link(state, selector, ours, print, print, print)
+        one._wire = theirs
+        selector.register(theirs, selectors.EVENT_READ)
+        for seconds in (0.05, 1000.0, 0.05):  # in the second one, the job is suspended
+            now[0] += seconds
+            one.drop_if_silent()
+            assert one.is_up
+        began = now[0]
+        while one.is_up:
+            now[0] += 0.5
+            one.drop_if_silent()
+        assert now[0] - began == pytest.approx(MISSED_BEATS, abs=1)

@@ -20,6 +20,8 @@ from engine.node.agent.folders import listen, socket_path
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MISSED_BEATS, Any, FrameBuffer, Message, encode_frame
 
+MAX_PAUSE = 1.0  # seconds between two looks at the supervisor's silence, of which there are twenty a second
+
 
 class PendingConnection:
     """A connection whose first message has not arrived."""
@@ -71,7 +73,7 @@ class Link:
         self._on_message, self._on_process, self._on_hang_up = on_message, on_process, on_hang_up
         self._wire: socket.socket | None = None
         self._incoming, self._outgoing = FrameBuffer(), bytearray()
-        self._heard = self._alone_since = time.monotonic()
+        self._heard = self._alone_since = self._looked = time.monotonic()
 
     @property
     def is_up(self) -> bool:
@@ -174,19 +176,20 @@ class Link:
             self._on_hang_up()
 
     def drop_if_silent(self) -> None:
-        """Closes a connection that is cut. TCP, in which its bridge hangs, may take hours to notice."""
+        """Closes a connection that is cut. TCP, in which its bridge hangs, may take hours to notice. Looks often: a longer pause is one of this process, and
+        no silence of the supervisor."""
+        now = time.monotonic()
+        if now - self._looked > MAX_PAUSE:
+            self._heard = now
+        self._looked = now
         beat = self._state.terms.get("heartbeat")
-        if not beat or time.monotonic() - self._heard <= MISSED_BEATS * beat:
+        if not beat or now - self._heard <= MISSED_BEATS * beat:
             return
         self.hang_up()
         self._alone_since = self._heard
         pid, start = self._state.bridge
         if start_time(pid) == start:
             kill_quietly(pid, signal.SIGKILL)
-
-    def excuse(self) -> None:
-        """Does not count a pause of this process as silence of the supervisor."""
-        self._heard = time.monotonic()
 
     def _receive(self) -> None:
         if self._wire is None:

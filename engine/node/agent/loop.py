@@ -111,13 +111,10 @@ class Agent:
         next_tick = 0.0
         while self.leaving is None or (not self.link.is_idle and self.link.is_up and time.monotonic() < self.leaving):
             hurry = self.relay.can_send_more and self.link.is_idle
-            begun = time.monotonic()
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
             self.ending.tell_signal()
             self._reap()
-            if time.monotonic() - begun > 1 + POLL_INTERVAL:
-                self.link.excuse()
             if hurry and state.relays:
                 self.relay.go_on()
             if time.monotonic() >= next_tick:
