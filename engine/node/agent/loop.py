@@ -160,13 +160,13 @@ class Agent:
         if os.getppid() == state.warden:
             watched.add(state.warden)
         self.stopped_watch.look(watched)
-        is_temporary = state.terms.get("heartbeat")
-        if is_temporary and not os.stat(".").st_nlink:
-            self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
-            return
-        if is_temporary and time.monotonic() - self.kept_young > KEEP_YOUNG_INTERVAL:
-            self.kept_young = time.monotonic()
-            keep_young(".")
+        if state.terms.get("heartbeat"):  # it is temporary
+            if not os.stat(".").st_nlink:
+                self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
+                return
+            if time.monotonic() - self.kept_young > KEEP_YOUNG_INTERVAL:
+                self.kept_young = time.monotonic()
+                keep_young(".")
         self.link.keep_listening()
 
     def _stop_alone(self) -> None:
