@@ -32,9 +32,9 @@ from engine.runs.record import (
     JobPlace,
     Submitted,
     is_in_job,
+    place_elsewhere,
     read_plan,
     read_submitted,
-    read_summary,
     replace_plan,
 )
 
@@ -110,10 +110,27 @@ def suspended_snapshot(paths: RunPaths, *, asks: bool) -> Snapshot | None:
     snapshot = stored_snapshot(paths)
     if snapshot.run.state in (*ENDED_WORDS, "queued"):
         return None
-    summary = read_summary(paths)
-    shown = _suspended(None if summary is None else summary.job, job)
-    run = msgspec.structs.replace(snapshot.run, doing=queue_words(job), job=shown)
+    run = msgspec.structs.replace(snapshot.run, doing=queue_words(job), job=_suspended(snapshot.run.job, job))
     return msgspec.structs.replace(snapshot, run=run)
+
+
+def seen_snapshot(paths: RunPaths) -> Snapshot | None:
+    """A run in a job on another host, as its supervisor has last written it. The batch system is asked only if that was long ago. None: the
+    run is elsewhere, or the supervisor has written nothing yet."""
+    submitted = read_submitted(paths)
+    if submitted is None or place_elsewhere(paths) is None:
+        return None
+    from engine.runs.replay import stored_snapshot
+
+    if (suspended := suspended_snapshot(paths, asks=False)) is not None:
+        return suspended
+    words = look(paths, submitted) if time.time() - _heard_at(paths) > SILENT else ""
+    snapshot = stored_snapshot(paths)
+    if snapshot.run.state in ENDED_WORDS or snapshot.run.as_of is None:
+        return None
+    return msgspec.structs.replace(
+        snapshot, run=msgspec.structs.replace(snapshot.run, doing=words or snapshot.run.doing)
+    )
 
 
 def _goes_on(paths: RunPaths, summary: RunSummary) -> bool:

@@ -32,11 +32,12 @@ from engine.gate import NOT_LOOKED_UP
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
 
+OLD = 10.0  # seconds after which numbers that a supervisor writes every 5 seconds are told to be old
 MAX_LINE = 500  # longest line of foreign text that is printed, in characters
 
 RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size", "step", "steps", "loss_ranks", "throughput", "unit",
             "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job", "swept",
-            "is_early")  # fmt: skip
+            "is_early", "as_of")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
                "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` takes as it is from a run, and from each of its ranks."""
@@ -157,6 +158,8 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
         print_line(f"{run.swept.sweep}, run {run.swept.number} of {run.swept.runs}: {run.swept.words}")
     if run.job is not None and run.state not in ENDED_WORDS:
         click.echo(visible(run.job.words(time.time())))
+    if run.as_of is not None and (seconds := time.time() - run.as_of) > OLD:
+        click.echo(f"as of {age(seconds)} ago, when its supervisor last wrote its numbers")
     if run.loss_ranks:
         click.echo(f"loss of {rank_words(run.loss_ranks)}: {_loss(run)}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)

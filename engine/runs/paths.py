@@ -85,6 +85,7 @@ class RunPaths:
         self.supervisor_log = folder / "supervisor.log"
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
+        self.numbers = folder / "numbers.json"
         self.note = folder / "note.json"
         self.room = folder / "room"
         self.job = folder / "job.json"

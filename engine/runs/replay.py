@@ -8,14 +8,16 @@ from pathlib import Path
 import msgspec
 
 from engine.core.errors import SupervisorError
+from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
-from engine.core.metrics.series import SeriesDump
+from engine.core.metrics.resources import GpuUse, ProcessUse
+from engine.core.metrics.series import Point, SeriesDump, SeriesSet
 from engine.core.plan.plan import LaunchPlan, with_backend, with_nodes
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
-from engine.core.run.state import RunState, ends_with_job, waits_for_job
+from engine.core.run.state import Ended, RunState, ends_with_job, waits_for_job
 from engine.core.views.story import tell_all
-from engine.core.views.view import Snapshot
+from engine.core.views.view import JobView, Snapshot, StallView
 from engine.core.views.views import rank_views, run_view, told_ranks
 from engine.linux.files import read_file
 from engine.runs.foreign.traces import read_traces
@@ -35,6 +37,22 @@ class SavedSeries(msgspec.Struct, kw_only=True):
     files: dict[str, int] = {}
     progress: list[RankProgress]
     series: list[SeriesDump]
+
+
+class Numbers(msgspec.Struct, kw_only=True):
+    """`numbers.json`: what a snapshot of an attempt shows besides its events, of a supervisor in a job, whom other hosts reach only by a step of it. `at`: when
+    it was written; `words`: what the supervisor does besides; `newest`: each curve's last point."""
+
+    at: float | None = None
+    attempt: int
+    progress: list[RankProgress]
+    gpus: dict[int, GpuUse] = {}
+    processes: dict[int, ProcessUse] = {}
+    health: dict[int, RankHealth] = {}
+    stall: StallView | None = None
+    job: JobView | None = None
+    words: str = ""
+    newest: list[Point] = []
 
 
 def decode_event(line: bytes) -> AnyEvent:
@@ -138,17 +156,28 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
     plan = plan_now(plan, state)
     saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
-    progress = saved.progress if len(saved.progress) == len(state.ranks) else [RankProgress() for _ in state.ranks]
+    numbers = None if isinstance(state.phase, Ended) else find_value(paths.numbers, Numbers)
+    if numbers is None or (numbers.attempt, len(numbers.progress)) != (state.attempt, len(state.ranks)):
+        numbers = Numbers(attempt=state.attempt, progress=saved.progress)
+    progress = numbers.progress if len(numbers.progress) == len(state.ranks) else [RankProgress() for _ in state.ranks]
+    curves = SeriesSet(saved.series if numbers.newest else ())
+    for point in numbers.newest:
+        known = curves.get(point.rank, point.key)
+        if known is None or not known.recent or known.recent[-1][0] < point.at:
+            curves.append(point)
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
-    view = run_view(state, plan, progress, tails, waits)
+    view = run_view(state, plan, progress, tails, waits, numbers.stall)
+    doing = "; ".join(filter(None, (numbers.words, view.doing)))
+    view = msgspec.structs.replace(view, doing=doing, job=numbers.job, as_of=numbers.at)
     if waits_first is not None:
         view = msgspec.structs.replace(view, state="queued", doing="", restart="", restart_kind="none")
     elif submitted is not None and submitted.by_user and not is_in_job(submitted):
         view = msgspec.structs.replace(view, restart="", restart_kind="none")
+    views = rank_views(state, plan, range(len(progress)), progress, numbers.gpus, numbers.health, numbers.processes)
     return Snapshot(
         run=view,
-        ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
-        series=tuple(saved.series),
+        ranks=tuple(views),
+        series=tuple(curves.dump() if numbers.newest else saved.series),
         events=() if waits_first is not None else tuple(tell_all(events)),
     )

@@ -203,6 +203,7 @@ async def _save(runner: Runner, snapshots: Snapshots) -> None:
     """Saves the summary for `ps` soon after a change, and the curves regularly."""
     written: RunView | None = None
     due, told, is_in_job = time.monotonic() + SAVE_PERIOD, float("-inf"), place_here() is not None
+    numbers_due = 0.0
     while True:
         run = snapshots.run_view
         is_news = written is None or any(getattr(run, name) != getattr(written, name) for name in NEWS)
@@ -211,6 +212,8 @@ async def _save(runner: Runner, snapshots: Snapshots) -> None:
             runner.run, partial(write_summary, runner.run.paths, run)
         ):
             written, told = run, time.monotonic()
+            if is_in_job and told >= numbers_due and _save_quietly(runner.run, snapshots.save_numbers):
+                numbers_due = told + (time.monotonic() - told) / SAVE_SHARE
         await asyncio.sleep(1)
         if (began := time.monotonic()) >= due:
             _save_quietly(runner.run, runner.ingest.save)

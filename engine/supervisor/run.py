@@ -176,6 +176,11 @@ class SupervisedRun:
         return next(filter(None, self.saves.values()), "") if isinstance(self.state.phase, Stopping) else ""
 
     @property
+    def own_words(self) -> str:
+        """The work of this process besides that of ranks, in words; empty: none."""
+        return "; ".join(filter(None, (self.disk_words, self.room_words, self.save_words)))
+
+    @property
     def head(self) -> str:
         """The node that hosts the store."""
         return self.plan.nodes[0].name

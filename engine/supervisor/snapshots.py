@@ -5,6 +5,7 @@ costs the memory of one message, delays no other, and misses no event.
 """
 
 import itertools
+import time
 
 import msgspec
 
@@ -13,6 +14,8 @@ from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
+from engine.linux.files import replace_file
+from engine.runs.replay import Numbers
 from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import SupervisedRun
 
@@ -65,9 +68,8 @@ class Snapshots:
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         if run.job is not None:
             whole = msgspec.structs.replace(whole, job=run.job)
-        if not run.ended.is_set() and (run.disk_words or run.room_words or run.save_words):
-            words = (run.disk_words, run.room_words, run.save_words, whole.doing)
-            whole = msgspec.structs.replace(whole, doing="; ".join(filter(None, words)))
+        if not run.ended.is_set() and run.own_words:
+            whole = msgspec.structs.replace(whole, doing="; ".join(filter(None, (run.own_words, whole.doing))))
         if whole != self._run:
             self._run, self._run_revision, moved = whole, revision, True
         if moved:
@@ -89,6 +91,23 @@ class Snapshots:
         return Snapshot(
             run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._supervised.story)
         )
+
+    def save_numbers(self) -> None:
+        """Writes `numbers.json`."""
+        run = self._supervised
+        numbers = Numbers(
+            at=time.time(),
+            attempt=self._ingest.attempt,
+            progress=self._ingest.progress,
+            gpus=run.gpu_use,
+            processes=run.process_use,
+            health=run.health,
+            stall=run.stall,
+            job=run.job,
+            words=run.own_words,
+            newest=self._ingest.series.newest(),
+        )
+        replace_file(run.paths.numbers, msgspec.json.encode(numbers))
 
     def has_news(self, seen: Seen) -> bool:
         """Whether there is anything that a subscriber has not received."""

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import Deck, entries, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, entries, wait_gone, wait_until
 
 COUNT = entries("slurm/login_nodes", "count")
 
@@ -88,7 +88,8 @@ def test_status_comes_from_files_where_packets_to_the_controller_are_dropped(
 ) -> None:
     run = launch(SUBMITTED)
     wait_up(rankdeck, run)
-    for name in ("squeue", "srun"):  # they hang for a minute there
+    rankdeck.wait_status(run, lambda status: status["as_of"] is not None)
+    for name in ("scontrol", "squeue", "srun"):  # they hang for a minute there
         (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 600\n")
         (tmp_path / name).chmod(0o755)
     with slurm.dropped_packets():
@@ -96,10 +97,33 @@ def test_status_comes_from_files_where_packets_to_the_controller_are_dropped(
         assert done.returncode == 0, done.stderr
         status = json.loads(done.stdout)
         assert (status["state"], [rank["node"] for rank in status["ranks"]]) == ("running", ["sl1"] * 2 + ["sl2"] * 2)
-        assert status["doing"].startswith("Slurm's controller does not answer")
         assert elsewhere("ps", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).returncode == 0
-    assert not (tmp_path / "asked").exists(), "only scontrol ping was tried"
+    assert not (tmp_path / "asked").exists()
     assert elsewhere("stop", run).returncode == 0
+
+
+def test_status_of_a_run_that_goes_on_asks_the_controller_nothing_and_is_what_its_supervisor_tells_in_the_job(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
+) -> None:
+    run = launch(SUBMITTED)
+    wait_up(rankdeck, run)
+    rankdeck.wait_status(run, lambda status: all(rank["process"] and rank["step"] for rank in status["ranks"]))
+    slurm.run("sdiag", "--reset")
+    seen = rankdeck.status(run)
+    assert not {*ASKED, "REQUEST_JOB_STEP_CREATE"} & {*slurm.rpcs()}
+    assert 0 <= time.time() - seen["as_of"] < 60
+    step = ["srun", f"--jobid={seen['job']['job']}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=sl1"]
+    argv = [*step, *rankdeck.argv, "status", run, "--json"]
+    told = json.loads(subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True).stdout)
+    assert (told.pop("as_of"), seen.keys() - told.keys()) == (None, {"as_of"})
+    assert 0 < seen["metrics"]["speed"] < told["metrics"]["speed"]
+    moving = {"doing", "stall", "step", "loss", "throughput", "metrics", "ranks"}
+    assert {key: seen[key] for key in told.keys() - moving} == {key: told[key] for key in told.keys() - moving}
+    assert [rank.keys() for rank in seen["ranks"]] == [rank.keys() for rank in told["ranks"]]
+    for key in ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation"):
+        assert [rank[key] for rank in seen["ranks"]] == [rank[key] for rank in told["ranks"]]
+    assert rankdeck("stop", run).returncode == 0
+    assert rankdeck.status(run)["state"] == "stopped"
 
 
 def test_a_queued_run_is_told_of_and_cancelled_from_another_login_node(

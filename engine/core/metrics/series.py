@@ -152,6 +152,10 @@ class SeriesSet:
     def dump(self) -> list[SeriesDump]:
         return [series.dump() for series in self._series.values()]
 
+    def newest(self) -> list[Point]:
+        """The last point of each series."""
+        return [point(one.rank, one.key, *one.recent[-1]) for one in self._series.values() if one.recent]
+
 
 def final_values(dumps: Iterable[SeriesDump]) -> dict[str, float | None]:
     """The newest value of each metric, the mean over ranks. None: a rank's newest value is not finite, or it has none."""

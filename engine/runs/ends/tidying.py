@@ -28,5 +28,5 @@ def remove_needless(paths: RunPaths) -> None:
     for folder in (*paths.nodes.glob("*/"), paths.nodes):
         with contextlib.suppress(OSError):
             folder.rmdir()
-    for file in (paths.guards, paths.supervisor):
+    for file in (paths.numbers, paths.guards, paths.supervisor):
         file.unlink(missing_ok=True)
