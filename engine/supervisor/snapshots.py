@@ -12,7 +12,8 @@ import msgspec
 from engine.core.run.events import Scope
 from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
-from engine.core.views.view import RankView, RunView, Snapshot, Update
+from engine.core.views.pace import Pace
+from engine.core.views.view import JobView, RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
 from engine.linux.files import replace_file
 from engine.runs.replay import Numbers
@@ -39,6 +40,7 @@ class Snapshots:
         """The state of the newest snapshot."""
         self._run: RunView | None = None
         self._run_revision = 0
+        self._pace = Pace()
         self._ranks: list[RankView] = []
         self._rank_revisions = [0] * run.plan.world_size
         self.refresh()
@@ -67,7 +69,7 @@ class Snapshots:
             run.take_failed_reading(run.head, "failures are not explained", error)
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         if run.job is not None:
-            whole = msgspec.structs.replace(whole, job=run.job)
+            whole = msgspec.structs.replace(whole, job=self._with_end(run.job, whole))
         if not run.ended.is_set() and run.own_words:
             whole = msgspec.structs.replace(whole, doing="; ".join(filter(None, (run.own_words, whole.doing))))
         if whole != self._run:
@@ -75,6 +77,17 @@ class Snapshots:
         if moved:
             self._revision = revision
         return moved
+
+    def _with_end(self, job: JobView, run: RunView) -> JobView:
+        """The job of a run, with the run's last step if the job ends before."""
+        if self._run is None or (self._run.attempt, self._run.generation) != (run.attempt, run.generation):
+            self._pace.clear()
+        now = time.time()
+        if run.step is not None:
+            self._pace.note(now, run.step)
+        left = self._pace.seconds_left(run)
+        is_late = left is not None and job.ends_at is not None and now + left > job.ends_at
+        return msgspec.structs.replace(job, last_step=run.steps) if is_late else job
 
     @property
     def newest(self) -> tuple[int, int, int]:
@@ -103,7 +116,7 @@ class Snapshots:
             processes=run.process_use,
             health=run.health,
             stall=run.stall,
-            job=run.job,
+            job=self.run_view.job,
             words=run.own_words,
             newest=self._ingest.series.newest(),
         )

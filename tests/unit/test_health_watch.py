@@ -3,6 +3,7 @@
 import asyncio
 import math
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from engine.core.run import events as ev
 from engine.core.run.health_events import MOST_NOTICES, ON_NAN, Kills
 from engine.core.run.state import Holding, Outcome, Running, Stopping
 from engine.core.views.story import tell_all
+from engine.core.views.view import JobView
 from engine.core.views.views import seen_words
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.runner import Runner
@@ -105,6 +107,23 @@ def step(runner: Runner, number: int, *, loss: float = 1.0) -> None:
         points = take_record(rank, progress, {"t": 1e9 + number, "step": number, "loss": loss})
         runner.ingest.points.extend(points)
         runner.ingest.points_seen += len(points)
+
+
+async def test_a_run_that_its_job_ends_before_the_last_step_says_so(runner: Runner) -> None:
+    snapshots = Snapshots(runner.run, runner.ingest)
+
+    def seen(number: int, ends_in: float) -> int | None:
+        step(runner, number)
+        runner.ingest.progress[0].steps = 1000
+        runner.run.job = JobView(job="109", ends_at=time.time() + ends_in)
+        runner.run.note_change()
+        snapshots.refresh()
+        assert snapshots.run_view.job is not None
+        return snapshots.run_view.job.last_step
+
+    async with runner.run.tasks:
+        assert seen(1, 0.0) is None, "the pace is not known"
+        assert (seen(2, 0.0), seen(3, 1e9), seen(4, 0.0)) == (1000, None, 1000)
 
 
 async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on(runner: Runner) -> None:

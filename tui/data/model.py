@@ -12,13 +12,13 @@ import msgspec
 
 from engine.core.metrics.series import Series, SeriesSet
 from engine.core.run.state import ENDED_WORDS
+from engine.core.views.pace import Pace
 from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
 
 LOSS = "loss"
 THROUGHPUT = "throughput"  # names of the two series in the table and the chart
 
 MAX_EVENTS = 1000  # most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop
-PACE_STEPS = 64  # newest steps for the estimate of the end: enough to be steady, few enough for a slowdown
 IMPORTING = "importing torch"  # note of ranks that have no process yet, while torch is imported
 
 
@@ -59,7 +59,7 @@ class RunModel:
         self._ranks: dict[int, RankView] = {}
         self._rows: dict[int, Row] = {}
         self._stale: set[int] = set()
-        self._pace: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS)
+        self._pace = Pace()
         self._imports = False
         self.newest_event = -1
 
@@ -82,7 +82,7 @@ class RunModel:
                     if point.key in (LOSS, THROUGHPUT):
                         self._stale.add(point.rank)
                     if point.step is not None:
-                        self._note_step(point.at, point.step)
+                        self._pace.note(point.at, point.step)
                 self._add_events(message.events)
 
     def _begin(self, snapshot: Snapshot) -> None:
@@ -100,7 +100,7 @@ class RunModel:
         self._add_events(snapshot.events)
         steps = [(at, step) for dump in snapshot.series for at, step, _ in dump.recent if step is not None]
         for at, step in sorted(pair for pair in steps if pair[0] >= snapshot.run.attempt_since):
-            self._note_step(at, step)
+            self._pace.note(at, step)
 
     def _set_run(self, run: RunView) -> None:
         if self.run is not None and (run.attempt, run.generation) != (self.run.attempt, self.run.generation):
@@ -113,11 +113,6 @@ class RunModel:
     def _set_rank(self, view: RankView) -> None:
         self._ranks[view.rank] = view
         self._stale.add(view.rank)
-
-    def _note_step(self, at: float, step: int) -> None:
-        """Remembers when the first rank reached a step; the other ranks' reports of it are ignored."""
-        if not self._pace or step > self._pace[-1][1]:
-            self._pace.append((at, step))
 
     def _add_events(self, events: tuple[EventLine, ...]) -> None:
         for event in events:
@@ -177,22 +172,12 @@ class RunModel:
             title=title or run.name,
             away=_away(run, now),
             fraction=fraction,
-            eta=self._eta(run),
+            eta=self._pace.seconds_left(run),
             elapsed=max(0.0, (now if run.ended_at is None else run.ended_at) - run.launched_at),
             stalled=None if run.stall is None else max(0.0, now - run.stall.since),
             loss=self._loss(run),
             checkpoint_age=None if run.checkpoint_at is None else max(0.0, now - run.checkpoint_at),
         )
-
-    def _eta(self, run: RunView) -> float | None:
-        """Seconds to the last step at the pace of the newest steps; None if the pace is unknown or the run is not training."""
-        is_training = run.state == "running" and run.stall is None
-        if not is_training or run.steps is None or run.step is None or len(self._pace) < 2:
-            return None
-        (begin, first), (end, last) = self._pace[0], self._pace[-1]
-        if end <= begin:
-            return None
-        return max(0, run.steps - run.step) * (end - begin) / (last - first)
 
     def _loss(self, run: RunView) -> float | None:
         if run.loss is not None:

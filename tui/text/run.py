@@ -102,9 +102,8 @@ def _value_line(header: Header, width: int) -> Content:
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
     if run.job is not None and run.state not in ENDED_WORDS:
-        late = header.eta is not None and run.job.ends_at is not None and header.now + header.eta > run.job.ends_at
-        words = run.job.words(header.now, last_step=run.steps if late else None)
-        parts.append((f"  {plain_line(words)}", "$text-warning" if late else MUTED))
+        is_late = run.job.last_step is not None
+        parts.append((f"  {plain_line(run.job.words(header.now))}", "$text-warning" if is_late else MUTED))
     if run.python:
         parts.append((f"  {plain_line(run.python)}", MUTED))
     return Content.assemble(*parts).truncate(width, ellipsis=True)

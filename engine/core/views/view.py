@@ -134,10 +134,13 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     ends_at: float | None = None
     suspended: bool = False
+    last_step: int | None = (
+        None  # the run's, if it will not get there before the job ends, at the pace of its newest steps
+    )
 
-    def words(self, now: float, *, last_step: int | None = None) -> str:
-        """`job 109 · main · ends in 8:10, before step 3000`. `last_step`: the run's, if it will not get there; raw."""
-        before = "" if last_step is None else f", before step {last_step}"
+    def words(self, now: float) -> str:
+        """`job 109 · main · ends in 8:10, before step 3000`."""
+        before = "" if self.last_step is None else f", before step {self.last_step}"
         end = "suspended" if self.suspended else ""
         if self.ends_at is not None and not self.suspended:
             end = f"ends in {duration(self.ends_at - now)}{before}"
