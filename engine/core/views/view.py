@@ -123,7 +123,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     job: JobView | None = None  # None: it runs in no job
     swept: Swept | None = None  # None: it belongs to no sweep
     is_early: bool = False  # whether `metrics.stop_when` has stopped it
-    as_of: float | None = None  # when its supervisor, in a job, has written the numbers to a file; None: they are of now
+    as_of: float | None = None  # when its supervisor, in a job, wrote the numbers to a file; None: they are of now
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
