@@ -14,7 +14,7 @@ from tui.widgets.line_keys import LineKeys
 PAGE = 200  # lines that are made at first, and again when the cursor gets to the last one: ten thousand take seconds
 
 
-class LineList(OptionList, LineKeys, inherit_bindings=False):
+class LineList(LineKeys, OptionList, inherit_bindings=False):
     """Entries by id. A subclass binds a key to `OPEN`, the action on the entry under the cursor."""
 
     BINDINGS = bindings("list")
