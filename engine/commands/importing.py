@@ -17,10 +17,9 @@ class _Import(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Options may also follow the name of a batch file, or a quoted command."""
         own = {name for one in self.get_params(ctx) for name in one.opts}
-        words = self.make_parser(ctx).parse_args([*args])[0].get("command")
-        is_whole = (
-            isinstance(words, tuple) and len(words) > 1 and (os.path.isfile(words[0]) or len(words[0].split()) > 1)
-        )
+        given: Any = self.make_parser(ctx).parse_args([*args])[0].get("command")
+        words: tuple[str, ...] = given if isinstance(given, tuple) else ()  # click has a value of its own for none
+        is_whole = len(words) > 1 and (os.path.isfile(words[0]) or len(words[0].split()) > 1)
         if is_whole and words[1].partition("=")[0] in own and "--" not in args:
             args = [*args[: -len(words)], *words[1:], words[0]]
         return super().parse_args(ctx, args)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.app import App, ComposeResult
+from textual.content import Content
 from textual.widgets import Input
 
 from engine.core.metrics.series import Point
@@ -19,6 +21,7 @@ from tui.screens.edit import EditScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
+from tui.widgets.line_list import LineList
 
 
 @pytest.fixture
@@ -131,7 +134,28 @@ async def test_runs_of_one_sweep_have_columns_of_their_values_and_are_sorted_by_
         await after(pilot, "H", "3 runs")
         await pilot.press("slash", *"mine", "enter")
         await until_gone(pilot, "linear-cccc")
-        text = await after(pilot, "less_than_sign", "by best val_loss", "mine, run 2 of 2: lr 2e-4", "0.25", "0.5")
+        text = await after(pilot, "less_than_sign", "by best val_loss", "mine, run 1 of 2: lr 1e-4", "0.25", "0.5")
         assert text.index("1e-4") < text.index("2e-4")
         text = await after(pilot, "less_than_sign", "by value of lr", "▼lr")
         await after(pilot, "space space c", on=CompareScreen)
+
+
+async def test_keys_go_on_below_the_lines_that_are_made_at_first():
+    class Runs(LineList):
+        OPEN = "open"
+
+    class ListApp(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Runs(id="runs", empty="none")
+
+    app = ListApp()
+    async with app.run_test() as pilot:
+        runs = app.query_one(Runs)
+        runs.set_entries([str(n) for n in range(450)], lambda most: [Content(str(n)) for n in range(min(most, 450))])
+        runs.focus()
+        for key, chosen in (("end", "449"), ("down", "449"), ("home", "0"), ("up", "0")):
+            await pilot.press(key)
+            assert runs.chosen == chosen
+        runs.choose("199")
+        await pilot.press("down")
+        assert runs.chosen == "200"

@@ -22,12 +22,12 @@ class LineList(LineKeys, OptionList, inherit_bindings=False):
 
     def __init__(self, *, id: str, empty: str) -> None:
         """`empty` is shown while there is no entry."""
-        super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)
         self._ids: Sequence[str] = ()
         self._made: Callable[[int], Sequence[Content]] = lambda most: ()
         self._most = PAGE
         self._entries: list[tuple[str, Content]] = []
         self._empty = empty
+        super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)  # it goes to the first line
 
     @property
     def chosen(self) -> str | None:
@@ -76,8 +76,10 @@ class LineList(LineKeys, OptionList, inherit_bindings=False):
         if self._entries:
             to = (self.highlighted or 0) + lines
             if to >= len(self._entries) - 1 and len(self._entries) < len(self._ids):
-                self._most += PAGE
+                self._most = min(to, len(self._ids)) + PAGE
                 self._make_lines()
+            elif to < PAGE:
+                self._most = PAGE
             self.highlighted = max(0, min(len(self._entries) - 1, to))
 
     async def on_click(self, event: events.Click) -> None:
