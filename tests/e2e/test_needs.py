@@ -47,6 +47,9 @@ def test_another_torch_on_the_path_of_ranks_counts(rankdeck, write_profile, writ
     (newer / "torch").mkdir(parents=True)
     (newer / "torch" / "__init__.py").write_text("__version__ = '2.9.1'\n")
     (newer / "torch" / "version.py").write_text("__version__ = '2.9.1'\n")
+    (newer / "torch" / "distributed.py").write_text(
+        "import time\ntime.sleep(3600)\n"
+    )  # the store begins, and ends no run
     script = write_script("own.py", "import torch; print(torch.__version__)\n")
     launch = {"python": python, "warm": False}
     profile = write_profile(script, launch=launch, env={"PYTHONPATH": str(newer)})

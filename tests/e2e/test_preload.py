@@ -133,7 +133,7 @@ def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_scri
     write_script("lib/site-packages/inner.py", "")
     text = (
         "import os, time, torch.distributed as dist\nfrom slow import deep\ndist.init_process_group('gloo')\n"
-        "while not os.path.exists('go'): time.sleep(0.01)\ndist.destroy_process_group()\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\ndist.barrier()\ndist.destroy_process_group()\n"
     )
     profile = write_profile(
         write_script("up.py", text), ranks=2, env={"PYTHONPATH": str(installed)}, launch={"warm": True}
