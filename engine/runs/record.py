@@ -182,7 +182,7 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
 
 
 _OF_VIEW = [*{*RunSummary.__struct_fields__} & {*RunView.__struct_fields__} - {"nodes"}]
-"""Fields that a summary has as they are in the view."""
+"""Fields that a summary has as they are in the view: all of the same name but the nodes, of which it has the names only."""
 
 
 def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> RunSummary:

@@ -134,9 +134,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     ends_at: float | None = None
     suspended: bool = False
-    last_step: int | None = (
-        None  # the run's, if it will not get there before the job ends, at the pace of its newest steps
-    )
+    last_step: int | None = None  # the run's, if its pace is too slow to get there before the job ends
 
     def words(self, now: float) -> str:
         """`job 109 · main · ends in 8:10, before step 3000`."""
