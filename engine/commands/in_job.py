@@ -158,7 +158,11 @@ class _Supervision:
     async def _supervise(self) -> None:
         await asyncio.to_thread(start_supervisor, self._run.paths)
         await self._follow()
-        while self._state == "queued" and not self._has_next() and await self._use_spare_nodes():
+        job = self._profile.layout.job
+        has_spares = (
+            isinstance(job, SlurmJob) and job.spares > 0
+        )  # without them the run waits, because Slurm starts this job again
+        while has_spares and self._state == "queued" and not self._has_next() and await self._use_spare_nodes():
             await self._follow()
 
     async def _wait_free(self) -> None:

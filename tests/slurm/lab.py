@@ -230,6 +230,14 @@ class Slurm:
         process.kill()
         process.wait()
 
+    def lose(self, node: str, *, whole: bool = True) -> None:
+        """Ends slurmd on a node, or everything there at once, as a loss of its power does, and tells Slurm that it is down."""
+        self.kill(node)
+        while whole and (left := pids_in(self.link(node))):
+            for pid in left:
+                kill_hard(pid)
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
     def stop_controller(self) -> None:
         """Ends slurmctld as a restart of its service does: it saves its state first. Jobs go on."""
         process = self._daemons.pop("slurmctld")

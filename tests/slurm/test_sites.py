@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
+from tests.slurm import test_allocation, test_whole_runs
 from tests.slurm.lab import Slurm, begin_again
 from tests.support import PATIENCE, Deck, entries, wait_gone, wait_until
 
@@ -71,6 +72,11 @@ def test_a_run_is_reached_from_the_login_node_although_each_task_prints_before(
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
     wait_gone(*pids)
+
+
+elsewhere = test_whole_runs.elsewhere
+test_what_people_do_with_a_run_works_at_a_site_that_prints = test_whole_runs.test_quickstart_that_is_submitted_is_killed_rejoins_is_watched_from_elsewhere_and_its_job_leaves_with_it
+test_rsync_brings_the_code_at_a_site_that_prints = test_allocation.test_rsync_brings_the_code_by_steps_of_the_job
 
 
 @pytest.fixture
@@ -146,6 +152,39 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     wait_steps(rankdeck, run, attempt=1)
     (work / "finish").touch()
     assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1
+
+
+@pytest.mark.parametrize(("key", "lost"), [("requeue", "the node"), ("requeue", "its slurmd"), ("stop", "the node")])
+def test_a_submitted_run_that_loses_its_node_goes_on_if_its_key_says_so(
+    slurm: Slurm,
+    rankdeck: Deck,
+    write_script: WriteScript,
+    write_profile: WriteProfile,
+    work: Path,
+    key: str,
+    lost: str,
+) -> None:
+    """Where only slurmd is lost, ranks and supervisor go on until they hear of the end of their job."""
+    layout = {"slurm": {"nodes": 1, "ranks_per_node": 2, "on_preempt": "requeue", "on_node_fail": key}}
+    run = rankdeck.launch(write_profile(write_script("go_on.py", GO_ON), 2, layout=layout, launch={"lease": 5}))
+    wait_steps(rankdeck, run)
+    pids, (node,) = (
+        [*rankdeck.pids(run), rankdeck.supervisor(run)],
+        {rank["node"] for rank in rankdeck.status(run)["ranks"]},
+    )
+    job = slurm.run("squeue", "-h", "-o", "%A")
+    slurm.lose(node, whole=lost == "the node")
+    wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+    wait_gone(*pids)  # by itself, Slurm gives them two minutes
+    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+    if key == "requeue":
+        wait_steps(rankdeck, run, attempt=1)
+        assert node not in {rank["node"] for rank in rankdeck.status(run)["ranks"]}
+        (work / "finish").touch()
+        assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1
+    else:
+        rankdeck.wait_state(run, "failed")
+        wait_until(lambda: f"Slurm's job {job} lost a node" in rankdeck("status", run).stdout, what="the reason")
 
 
 # --- messages of the site ------------------------------------------------------------------------------------------------
