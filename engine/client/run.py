@@ -199,20 +199,39 @@ class LocalRun:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
         ended = False
-        try:
-            connection.write(msg.Subscribe())
-            while (message := await connection.read()) is not None:
+        connection.write(msg.Subscribe())
+        async with contextlib.aclosing(self._messages(connection)) as messages:
+            async for message in messages:
                 if isinstance(message, Snapshot | Update):
                     ended = ended if message.run is None else message.run.state in ENDED_WORDS
                     yield message
-        finally:
-            connection.close()
         if not ended:
             last = await asyncio.to_thread(_stored_snapshot, self.paths)
             if last.run.state not in ENDED_WORDS and last.run.state != "queued":
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
         await _wait_released(self.paths)
+
+    async def _messages(self, connection: Connection) -> AsyncGenerator[msg.Reply | Snapshot, None]:
+        """All messages of the supervisor; and the run from its files, once, if its job is suspended meanwhile."""
+        limit, is_told = QUEUE_PERIOD if self.paths.job.exists() else None, False
+        reading = asyncio.ensure_future(connection.read())
+        try:
+            while True:
+                if (await asyncio.wait([reading], timeout=limit))[0]:
+                    if (message := reading.result()) is None:
+                        return
+                    reading, is_told = asyncio.ensure_future(connection.read()), False
+                    yield message
+                elif not is_told:
+                    from engine.client.jobs import suspended_snapshot  # not needed for other runs
+
+                    stored = await asyncio.to_thread(suspended_snapshot, self.paths, asks=False)
+                    if is_told := stored is not None:
+                        yield stored
+        finally:
+            reading.cancel()
+            connection.close()
 
     async def snapshot(self) -> Snapshot:
         """The run at this moment; from its files if its supervisor is in a job on another host, where only a step of the job reaches it."""

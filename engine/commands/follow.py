@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import sys
+import time
 from collections.abc import AsyncGenerator, Iterable
 from functools import partial
 
@@ -26,6 +27,7 @@ from engine.core.words import count
 from engine.runs.listing import summarise
 from engine.runs.record import read_plan
 
+LATE_STEPS = 20  # steps after which the pace is known well enough to warn that the job ends before the run is done
 POLL = 0.05  # seconds between two reads of the ranks' files
 SILENCE = 3.0  # seconds without any output of ranks, after which their activity is printed
 
@@ -94,7 +96,8 @@ async def watch(
 async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTeller) -> int:
     printer: _Printer | None = None
     attempt: int | None = None
-    held = was_suspended = False
+    held = was_suspended = is_warned = False
+    late_from: int | None = None  # the step since which the run has been too slow for its job
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
@@ -106,10 +109,20 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
             for event in events:
                 if event.level != "info" and not event.is_end:  # its end is told below
                     interrupts.after_answer(partial(narrate, event.text))
-            suspended = snapshot.run.job is not None and snapshot.run.job.suspended
+            job = snapshot.run.job
+            suspended = job is not None and job.suspended
             if suspended and not was_suspended:
                 interrupts.after_answer(partial(narrate, snapshot.run.doing))
             was_suspended = suspended
+            if job is None or job.last_step is None or snapshot.run.step is None:
+                late_from = None
+            elif late_from is None:
+                late_from = snapshot.run.step
+            elif snapshot.run.step >= late_from + LATE_STEPS and not is_warned:
+                is_warned = True
+                interrupts.after_answer(
+                    partial(narrate, f"{run.run} will not be done in time: {job.words(time.time())}")
+                )
             holding = snapshot.run.state == "holding"
             if holding and not held:
                 interrupts.after_answer(partial(interrupts.rank_failed, snapshot))

@@ -113,6 +113,9 @@ def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(process.pid, number)
 
+    connected = rankdeck.start("attach", launched.run)
+    assert connected.stdout is not None
+    assert connected.stdout.readline(), "it is connected, and prints what ranks print"
     try:
         signal_all(signal.SIGSTOP)  # all at once, as a cgroup does: who goes on would end who is stopped
         slurm.run("scontrol", "suspend", launched.job)
@@ -130,10 +133,11 @@ def test_a_job_that_is_suspended_is_shown_so_and_goes_on(slurm: Slurm, rankdeck:
             True,
             pids,
         )
-        with rankdeck.start("attach", launched.run) as attached:
-            assert attached.stderr is not None
-            assert any(words in line for line in attached.stderr), "attach says why nothing comes"
-            attached.kill()
+        for attached in (connected, rankdeck.start("attach", launched.run)):
+            with attached:
+                assert attached.stderr is not None
+                assert any(words in line for line in attached.stderr), "attach says why nothing comes"
+                attached.kill()
     finally:
         signal_all(signal.SIGCONT)
         slurm.run("scontrol", "resume", launched.job)
