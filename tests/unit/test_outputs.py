@@ -24,7 +24,6 @@ FIELDS = ("step", "steps", "epoch", "epochs", "epoch_step", "epoch_steps", "thro
 UNREAD = {
     "spacy-train": "the names of the columns are not in the text",
     "rl-games": "only epochs are counted; their number is not a number of steps",
-    "xlm-facebook": "`MLM-en` is a curve of its own: nothing says that it is the loss",
 }
 """Cases of which something is not read, and why. Nothing may be read wrongly."""
 

@@ -111,6 +111,8 @@ class LineCounts:
             return
         if found := P.step_in_brackets.search(self.text):
             self.step, self.kind, self.counted = self._take_at(found.start(1)), "named", "step"
+        if found := P.epoch_in_brackets.search(self.text):
+            self.epoch = self._take_at(found.start(1))
         bare: list[Field] = []
         for field, after in zip(self.fields, [*self.fields[1:], None], strict=True):
             if field.number in self.used or not self._is_whole(field):
@@ -134,7 +136,10 @@ class LineCounts:
             elif meaning.role in ("step", "steps", "epoch", "epochs"):
                 self._take_named(field, meaning)
             elif field.total is not None and (not field.name or _last_word(field) in ("train", "training")):
-                is_bar = P.glyphs.match(self.text, field.end) or P.percent_before.search(self.text[: field.begin])
+                head = self.text[max(0, field.begin - 90) : field.begin]
+                is_bar = (
+                    P.glyphs.match(self.text, field.end) or P.percent_before.search(head) or P.bar_before.search(head)
+                )
                 if field.opened[-1:] != "(" or is_bar:
                     bare.append(field)
             elif field.total is not None and field.name.lower().strip("()") in W.held_out and self.step is None:
@@ -176,9 +181,10 @@ class LineCounts:
         role = meaning.role
         if role == "steps" and field.total is None and self.step is None and field.name.lower() in ("steps", "iters"):
             in_box = self.text.lstrip()[:1] in "|│"
-            is_of_run = field.signed and self.epoch is None and P.episode.match(self.lower) is None
+            is_of_run = field.signed and P.episode.match(self.lower) is None
+            is_summary = self.epoch is not None and not W.held_out.isdisjoint(re.split(r"[^a-z]+", self.lower))
             is_report = any(P.measured.search(f"{one.name} {one.unit}".lower()) for one in self.fields)
-            if in_box or (is_of_run and is_report):
+            if in_box or (is_of_run and is_report and not is_summary):
                 role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
             self.step, self.steps, self.counted = field.number, field.total, meaning.key

@@ -69,10 +69,10 @@ def read_fields(text: str) -> Fields:
         if name and name["sign"] and is_plain and P.key.match(text, stop):
             name = None
         behind = None if name else P.loss_behind.match(text, stop)
-        late = P.moment.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
+        late = P.moment.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=", "is") else None
         fields.append(
             Field(
-                name["name"].strip() if name else behind[1] if behind else late["name"] if late else "",
+                late["name"] if late else name["name"].strip() if name else behind[1] if behind else "",
                 unit,
                 bool(late or (name and name["sign"])),
                 name["open"] if name else before[-8:].strip(),

@@ -187,8 +187,11 @@ class _Metrics:
             title = line.shown_title
             return Format(line.step, line.steps, kind=line.kind, counter=line.counter, title=title, is_aside=True)
         counts = line.step is not None or line.epoch is not None
-        if line.counted == "batch" and line.epoch is None and line.steps is None and not self.values:
-            return None  # `batch 64 is too large`: a size
+        is_size = (
+            line.counted == "batch" and line.epoch is None and line.steps is None and W.settings.issuperset(self.values)
+        )
+        if is_size and not P.batch_heading.match(line.text):
+            return None  # `batch 64 is too large`, `lr: 0.1, batch: 8`
         if self.part is not None and "loss" not in self.values and counts and not line.names.loss:
             self.values = {"loss": self.part, **self.values}
             self.is_known = True
