@@ -12,7 +12,6 @@ import gc
 import os
 import signal
 import sys
-import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Dict, NoReturn
 
@@ -57,7 +56,7 @@ def run(request: Request, descriptors: list[int]) -> None:
 def become(request: Request, descriptors: list[int]) -> None:
     """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
-    request["last"].append(functools.partial(end, os.path.abspath("exits"), request, os.getpid()))
+    request["last"].append(functools.partial(end, request, os.getpid()))
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
@@ -90,20 +89,11 @@ def become(request: Request, descriptors: list[int]) -> None:
         sys.modules["rankdeck._imports"].time_imports()
 
 
-def end(path: str, request: Request, rank: int) -> None:
-    """Ends this process after all exit handlers. First records how, since its parent and the agent may have been killed.
-
-    Args:
-        path: Path of the file for the record.
-        request: with the status of the program, if it has one.
-        rank: the pid of the rank. A process that it has forked comes here too.
-    """
-    if "status" in request:
-        note = f"{os.getpid()} {start_time(os.getpid())} {request['status']} {time.time()} itself\n"
-        with contextlib.suppress(OSError), open(path, "a") as file:
-            file.write(note)
-        if os.getpid() == rank:
-            request["shared"].leave(request["status"])
+def end(request: Request, rank: int) -> None:
+    """Ends this process after all exit handlers. `request`: with the status of the program, if it has one. `rank`: the pid of the rank. A process
+    that it has forked comes here too."""
+    if "status" in request and os.getpid() == rank:
+        request["shared"].leave(request["status"])
     request["shared"].remove_operators()
     if "triton" in sys.modules:
         gc.unfreeze()  # nanobind of triton 3.9 reports objects that are frozen at the interpreter's end as leaks, in 27 lines

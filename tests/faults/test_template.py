@@ -63,22 +63,19 @@ def test_a_template_outlives_its_agent_as_long_as_it_has_ranks(rankdeck, launch,
     wait_gone(template)
 
 
-@pytest.mark.parametrize("status", [0, 3])
-def test_how_a_rank_ended_is_known_although_agent_warden_and_template_were_killed_before(
-    rankdeck, launch, work, status
+def test_ranks_that_end_after_agent_warden_and_template_were_killed_are_lost_and_a_restart_mends_it(
+    rankdeck, launch, work
 ):
-    run = launch(*["3"] if status else [], launch={"on_failure": "hold"})
+    run = launch(launch={"on_failure": "hold"})
     ranks, agent = started(rankdeck, run), rankdeck.agent(run)
-    template = parent_of(ranks[0])
-    for pid in (parent_of(agent), agent, template):
+    for pid in (parent_of(agent), agent, parent_of(ranks[0])):
         kill_hard(pid)
     wait_until(lambda: rankdeck.agent(run) != agent)
     assert all(is_alive(pid) for pid in ranks)
     (work / "finish").touch()
-    rankdeck.wait_state(run, "holding" if status else "succeeded")
-    rankdeck.wait_status(  # a run holds as soon as one rank has failed
-        run, lambda now: [rank["exit"] for rank in now["ranks"]] == [0, status], what="both ends are known"
-    )
+    rankdeck.wait_status(run, lambda now: [rank["state"] for rank in now["ranks"]] == ["lost", "lost"])
+    rankdeck("restart", run)
+    rankdeck.wait_state(run, "succeeded")
 
 
 def test_a_stop_while_torch_is_imported_ends_the_run_at_once(rankdeck, launch):

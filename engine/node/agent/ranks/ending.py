@@ -171,16 +171,11 @@ class Ending:
             if not rank.adopted or rank.status is not None or self._is_seen(rank):
                 continue
             status = noted_status(rank)
-            if status is None and rank.missing_since is None:
-                rank.missing_since = time.monotonic()
-                continue
-            patience = self._patience(rank)
-            is_over = rank.missing_since is not None and time.monotonic() - rank.missing_since > patience
-            if status is None and is_over:
-                status = noted_status(rank, by_itself=True)
             if status is not None:
                 self.ended(rank, status)
-            elif is_over:
+            elif rank.missing_since is None:
+                rank.missing_since = time.monotonic()
+            elif time.monotonic() - rank.missing_since > self._patience(rank):
                 self._lose(rank, "it ended while no agent ran, so its exit status is unknown")
 
     def _is_seen(self, rank: Rank) -> bool:
@@ -214,12 +209,12 @@ class Ending:
         self.send(type="lost", attempt=attempt, rank=number, reason=reason, alive=alive, generation=generation)
 
 
-def noted_status(rank: Rank, *, by_itself: bool = False) -> int | None:
-    """How a rank ended while there was no agent, by the notes of its parent or, less surely, its own last note."""
+def noted_status(rank: Rank) -> int | None:
+    """How a rank ended while there was no agent, by the note of its parent."""
     try:
         with open("exits") as file:
             notes = [line.split() for line in file if line.endswith("\n")]
     except OSError:
         return None
     wanted = [str(rank.pid), str(rank.start)]
-    return next((int(note[2]) for note in notes if note[:2] == wanted and ("itself" in note) == by_itself), None)
+    return next((int(note[2]) for note in notes if note[:2] == wanted), None)
