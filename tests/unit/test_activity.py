@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from engine.core.metrics.progress import RankProgress
@@ -15,7 +14,6 @@ from engine.core.run.machine import launch, step
 from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.story import tell_all
-from engine.core.views.view import RunView
 from engine.supervisor.watches.patience import JOIN_LOOKS, JoinWatch
 
 UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
@@ -160,17 +158,6 @@ def test_a_restart_that_can_not_be_a_rejoin_says_why():
     restart = next_restart(after(UP, STORE, *STARTED, dies(2)), NOTHING)
     assert restart.kind == "attempt"
     assert "(no rejoin: the script does not use rankdeck.elastic" in restart.words
-
-
-def test_a_view_of_a_supervisor_that_lacks_the_fields_is_read_and_says_unknown():
-    old = {
-        "run": "x-1", "name": "x", "state": "running", "doing": "", "attempt": 0, "generation": 0, "world_size": 1,
-        "backend": "gloo", "program": "gpt", "launched_at": 0.0, "ended_at": None, "attempt_since": 0.0, "alive": 1,
-        "step": None, "steps": None, "loss": None, "throughput": None, "unit": "", "checkpoint": None,
-        "checkpoint_at": None, "failure": None, "restart": "", "nodes": [],
-    }  # fmt: skip
-    view = msgspec.convert(old, RunView)
-    assert (view.activity, view.restart_kind, view.restart_ranks) == ("unknown", "unknown", ())
 
 
 def test_processes_that_wait_for_a_store_that_nobody_hosts_are_told_with_the_cure() -> None:

@@ -16,8 +16,8 @@ from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "rejoined", "node_away", "store_lost",
-                   "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
-"""The activity of a run; empty: nothing to report, `unknown`: its supervisor is older than this field."""
+                   "restarting", "stopping", "clearing", "ended"]  # fmt: skip
+"""The activity of a run; empty: nothing to report."""
 
 PROTOCOL = 1
 """Version of the protocol on a run's socket. Both sides send theirs first; different versions end the connection with an error."""
@@ -108,9 +108,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
     loss_odd: str = ""  # `nan`, `inf` or `-inf` where `loss` is None because JSON has no such numbers
     loss_ranks: tuple[int, ...] = ()  # ranks that own the loss of a pipeline; empty: every rank that prints one
-    activity: Activity = "unknown"  # the run's activity. Decisions read it; `doing` is for people.
-    restart_kind: RestartKind | Literal["unknown"] = "unknown"
-    """The effect of a restart now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
+    activity: Activity  # the run's activity. Decisions read it; `doing` is for people.
+    restart_kind: RestartKind  # the effect of a restart now. Decisions read it; `restart` is for people.
     epoch: float | None = None
     epochs: int | None = None
     epoch_step: int | None = None
