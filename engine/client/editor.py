@@ -58,7 +58,7 @@ def pager_command(environment: Mapping[str, str] = os.environ) -> list[str] | No
 
 
 def _installed(chosen: str, others: list[list[str]], environment: Mapping[str, str]) -> list[str] | None:
-    """The user's command, or the first of the others where they have chosen none; None: it is not installed."""
+    """The words of a command. `chosen`: the user's choice; where it is empty, the first installed one of `others`. None: it is not installed."""
     try:
         words = shlex.split(chosen)
     except ValueError:  # an unclosed quote

@@ -49,7 +49,7 @@ def name_run(file: Path, run: str) -> None:
 
 
 def wait_claimed(file: Path) -> tuple[str, str]:
-    """The task that launches and its run, once it has. Raises CheckError: it has failed, or does not launch in time."""
+    """Waits until a task has launched a run. Returns the task and the run. Raises CheckError: it has failed, or does not launch in time."""
     end, task, run = time.monotonic() + LAUNCH_TIME, "", ""
     while not run and time.monotonic() < end:
         time.sleep(POLL)

@@ -19,7 +19,7 @@ RUN_KEYS = (
     "run", "name", "state", "reason", "launched_at", "ended_at", "backend", "world_size", "step", "steps", "loss", "nodes", "job",
     "swept", "is_early",
 )  # fmt: skip
-"""What `runs --json` takes from the summary of a run as it is."""
+"""Fields that `runs --json` copies from the summary of a run."""
 
 MAX_CHANGES = 60  # characters of changed settings in a line of the table; JSON has all of them
 

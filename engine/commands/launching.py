@@ -48,8 +48,9 @@ def launch(
 ) -> None:
     """Start a run and print the output of its ranks.
 
-    A profile of ./.rankdeck, or of a folder of others, is launched by its name once you agree; its path is a yes. The exit status is that of
-    the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop; without a terminal it stops the run.
+    A profile in ./.rankdeck or in a folder of other people asks for your consent if you launch it by name, not if you give its path. The
+    exit status is that of the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop; without a
+    terminal it stops the run.
     """
     given = read_given(profile, overrides)
     permit_to_run(given, trusts=trusts)

@@ -84,7 +84,7 @@ class Shared:
                     sys.excepthook(*sys.exc_info())
 
     def _may_leave(self) -> bool:
-        """Whether the interpreter's end would do nothing else. Flushes the streams, as it does first."""
+        """Whether the interpreter would do nothing else at its end. Flushes the streams, which the interpreter also does first."""
         if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the interpreter ends itself with the signal
             return False
         if has_threads():

@@ -96,7 +96,7 @@ def _with_hold(profile: Profile) -> Profile:
 def _with_own_interface(plan: LaunchPlan) -> tuple[LaunchPlan, tuple[EnvWarning, ...]]:
     """The plan of ranks on this machine alone with its loopback interface, where the environment names an interface that is not here.
 
-    On a login node or in an image, a site's module may set one that only compute nodes have.
+    On a login node or in an image, a site's module may name an interface that only compute nodes have.
     """
     if [node.transport for node in plan.nodes] != ["local"]:
         return plan, ()

@@ -14,7 +14,7 @@ MAX_LINKS = 40  # symbolic links on the way to a file, as in Linux
 
 def read_guarded(path: Path, owners: Collection[int], *, whole_way: bool) -> str | None:
     """The text of a file; None: there is none. Raises ProfileError: it can't be read, or another user could have written it. `owners`: the
-    users who may be able to change it. `whole_way`: True: all folders and links on the way to it are theirs too; False: its folder is."""
+    users who may be able to change it. `whole_way`: whether every folder and link on its path must belong to them, not only its own folder."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it until its process ends. And locks of files that several commands change."""
+"""Locks: of a run, whose folder belongs to the holder, a supervisor, until its process ends; and of files that several commands change."""
 
 import contextlib
 import os

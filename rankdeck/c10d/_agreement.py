@@ -31,7 +31,7 @@ class SharedError(Exception):
 
 
 class DisagreementError(SharedError):
-    """Ranks announced different operations. `texts` has each rank's, by rank."""
+    """Ranks announced different operations. `texts`: what each rank announced, in the order of ranks."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         ranks: dict[str, list[int]] = {}

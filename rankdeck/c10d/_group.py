@@ -260,7 +260,7 @@ class ProcessGroup(GroupBase):
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def _in_place(self, tensors: Tensors) -> list[Staged]:
-        """Returns memory of tensors that are read and then written. A tensor that occurs twice is read once for each time."""
+        """Returns memory of tensors that are read and then written. A tensor that occurs twice is read twice."""
         found: list[Staged] = []
         for tensor in tensors:
             staged = readable(tensor, self._takes_cuda)

@@ -28,7 +28,7 @@ class MpiJob:
 
     @property
     def has_left(self) -> bool:
-        """Whether the ranks of this training were in an MPI job, or could have been, and are not."""
+        """Whether the backend is mpi, but the ranks of this training are in no MPI job, or not any more."""
         return "mpi" in self._backend and not self.role
 
     def backend_of(self, arrivals: Sequence[Arrival]) -> str:

@@ -23,9 +23,9 @@ class State:
             values that pickle supports. Each becomes an attribute, which the script may change. Other attributes can't be set.
 
     Count a step last: make `state.step += 1` after everything that the step changes in the state, and before its next collective. Until
-    then, a step counts as not done. After a rejoin, such a step is repeated, with gradients cleared and with the buffers of modules
-    (running statistics of BatchNorm) as before it. If another part does not have its value of the last counted step, the ranks raise
-    `StateError` instead. Where a step can't be counted last, call `commit` at its end.
+    then, a step counts as not done. After a rejoin, the ranks repeat such a step: gradients are cleared, and buffers of modules (running
+    statistics of BatchNorm) have their values from before the step. If another part does not have its value of the last counted step,
+    the ranks raise `StateError` instead. Where a step can't be counted last, call `commit` at its end.
 
     Raises:
         ValueError: a part can't have this name.

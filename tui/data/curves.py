@@ -26,7 +26,7 @@ class Look(NamedTuple):
     log: bool = False  # values are on a logarithmic axis; those that are not positive are left out
     by_time: bool = False  # x is in seconds, even if values have steps
     smoothing: float | None = 0.0
-    """Share of the values before in each value, as TensorBoard smooths; 0: none. None: `NOISY` where noise hides the trend."""
+    """Share of earlier values in each value, as TensorBoard smooths; 0: no smoothing. None: `NOISY` for curves whose trend is hidden by noise, else 0."""
     begin: float = 0.0
     end: float = 1.0  # which part of the run is drawn
     chosen: str = ""  # a curve that is drawn above the band

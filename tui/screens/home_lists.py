@@ -1,4 +1,4 @@
-"""The lists of the home screen: runs and profiles, read again and again, filtered, with a cursor in each."""
+"""The lists of the home screen: runs and profiles. They are read again and again, can be filtered, and have a cursor each."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""A line in which words are typed that a pane is searched for or filtered by."""
+"""A line for typing words: a pane searches for them, or shows only lines that have them."""
 
 from collections.abc import Callable
 

@@ -22,7 +22,7 @@ class _Here(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, body: object) -> str:
-    """Posts a document. `body`: what is sent, as JSON. Returns why it was not taken; empty: it was."""
+    """Posts a document. `body`: what is sent, as JSON. Returns why the receiver refused it; empty: it did not."""
     headers = {"Content-Type": "application/json", "User-Agent": "rankdeck"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
     try:

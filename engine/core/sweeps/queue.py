@@ -26,7 +26,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Active(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has not ended. `sweep`: empty: it belongs to none."""
+    """A run that has not ended. `sweep`: the sweep that it belongs to; may be empty."""
 
     run: str
     needs: Needs

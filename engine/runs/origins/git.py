@@ -1,8 +1,8 @@
 """The commit of a working directory and its uncommitted changes, read by git without running anything that the repository names.
 
 A repository may come from a stranger, and its configuration can name programs: monitors, hooks, filters, converters, pagers, remote
-helpers. So git reads no other configuration than the repository's, every program that such a configuration can name for these commands
-is switched off, and lazy downloads are refused. A repository of another user is not read at all (CVE-2022-24765).
+helpers. So git reads only the repository's configuration, with every program switched off that this configuration can name for these
+commands, and refuses lazy downloads. A repository of another user is not read at all (CVE-2022-24765).
 """
 
 import contextlib

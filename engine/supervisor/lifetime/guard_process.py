@@ -21,7 +21,10 @@ PROGRAM = (
 """Python code of a guard. Its arguments: the folder of the engine, then those of `main`."""
 
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"  # environment variable that tells a supervisor how many died in a row before it
-READY, GIVEN_UP = "ready", "given up"  # messages of a supervisor: it serves, or a defect ends one after another
+READY, GIVEN_UP = (
+    "ready",
+    "given up",
+)  # what a supervisor prints: it serves, or it is the last, because a defect has ended so many
 MANY_DEATHS = 5  # deaths in a row after which the log says so: something ends each of them
 CALM_SECONDS = 60.0  # a supervisor that lived longer than this ends the row
 MOST_FAILURES = 5  # deaths in a row by a defect after which there is no next supervisor; a signal ends no row

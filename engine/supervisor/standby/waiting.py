@@ -43,7 +43,7 @@ async def wait_for_run(paths: RunPaths) -> tuple[RunPaths, Bridge | None] | None
     """Warms the first node's template up, and waits.
 
     Args:
-        paths: Paths of the temporary folder that replaces the run's, with a plan in it.
+        paths: paths of a temporary folder with a plan. A launch replaces it by the folder of a run.
 
     Returns:
         The run to supervise, and the connection to its agent; None if the standby is not needed. The run's folder now contains the agent's

@@ -27,7 +27,7 @@ _CHAINED = (
     MEMBER,
 )
 OF_CHILD = late(r"-- Process (?P<rank>\d{1,6}) terminated with the following error:$")
-"""In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
+"""torch.multiprocessing.spawn prints this line before the traceback of a process that it has started."""
 _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
 _OF_ANOTHER_PROCESS = late(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
@@ -47,7 +47,7 @@ _FRAME = late(r'  File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<function>.+)'
 _OUTERMOST = frozenset(
     ["<module>", "_run_module_as_main", "_run_code", "run_program", "_wrap", "wrapper", "_bootstrap", "_process_worker"]
 )
-"""Functions in which the traceback of an exception that nobody caught begins: of a script, of spawned ranks, of torchrun's `@record`."""
+"""An uncaught exception has a traceback that begins in one of these functions: of a script, of spawned ranks, of torchrun's `@record`."""
 _OF_HYDRA = "Error executing job with overrides"  # before a traceback from which hydra has removed its own frames
 _WRAPPED = late(r"[\w.]*Error\((?P<name>[A-Z]\w*)\): (?P<rest>.*)")
 """`ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)`."""

@@ -65,7 +65,7 @@ def queue_words(job: QueuedJob) -> str:
 
 
 def with_message(words: str, said: str) -> str:
-    """Words about a job, with what its batch system said when it took it; `said`: empty: nothing."""
+    """Words about a job. `said`: what the batch system said when it took the job; may be empty."""
     return f"{words}; the batch system said: {said}" if said else words
 
 
