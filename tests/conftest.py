@@ -42,11 +42,19 @@ class WriteScript(Protocol):
 
 
 class WriteProfile(Protocol):
-    """Writes a profile into the folder that the test runs in."""
+    """Writes a profile into the folder that the test runs in. `recipe`: the text of a script, its path, or a table. `args`: of the script."""
 
     def __call__(
-        self, recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any
+        self, recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", args: Any = (), **sections: Any
     ) -> Path: ...
+
+
+class Launch(Protocol):
+    """Launches what `WriteProfile` writes, and leaves it alone. Returns the id of the run. `says`: what each rank has to write before."""
+
+    def __call__(
+        self, recipe: str | Path | dict[str, Any], ranks: int = 1, *, says: bytes = b"", **more: Any
+    ) -> str: ...
 
 
 @pytest.fixture
@@ -103,15 +111,18 @@ def write_script(work: Path) -> WriteScript:
 
 
 @pytest.fixture
-def write_profile(work: Path) -> WriteProfile:
-    """Writes a profile for a script (a path), or for the recipe table that is given."""
+def write_profile(work: Path, write_script: WriteScript) -> WriteProfile:
+    """Writes a profile, which tests may launch."""
 
-    def write(recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any) -> Path:
-        table = recipe if isinstance(recipe, dict) else {"script": str(recipe)}
+    def write(
+        recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", args: Any = (), **sections: Any
+    ) -> Path:
+        script = write_script(f"{name}.py", recipe) if isinstance(recipe, str) else recipe
+        table = script if isinstance(script, dict) else {"script": str(script), **({"args": args} if args else {})}
         layout = {"ranks_per_node": ranks, **sections.pop("layout", {})}
         # Ranks with torch share the import of it; most ranks of tests do without.
-        script = Path(table["script"]) if "script" in table else None
-        warm = script is None or (script.is_file() and "torch" in script.read_text(encoding="utf-8", errors="replace"))
+        path = Path(table["script"]) if "script" in table else None
+        warm = path is None or (path.is_file() and "torch" in path.read_text(encoding="utf-8", errors="replace"))
         sections["launch"] = {"warm": warm, **sections.get("launch", {})}
         path = work / f"{name}.toml"
         path.write_text(
@@ -122,6 +133,19 @@ def write_profile(work: Path) -> WriteProfile:
         return path
 
     return write
+
+
+@pytest.fixture
+def launch(rankdeck: Deck, write_profile: WriteProfile) -> Launch:
+    """Launches a profile that the test writes."""
+
+    def launched(recipe: str | Path | dict[str, Any], ranks: int = 1, *, says: bytes = b"", **more: Any) -> str:
+        run = rankdeck.launch(write_profile(recipe, ranks, **more))
+        for rank in range(ranks if says else 0):
+            rankdeck.wait_log(run, rank, says)
+        return run
+
+    return launched
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def test_the_recipe_trains_with_mpi_on_two_nodes(rankdeck: Deck, write_profile, 
 
 
 def test_a_node_without_mpi4py_is_found_before_anything_starts(
-    rankdeck: Deck, write_script, write_profile, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rankdeck: Deck, write_profile, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpi4py = pytest.importorskip("mpi4py")
     use_mpi("openmpi", tmp_path, monkeypatch)
@@ -227,7 +227,7 @@ def test_a_node_without_mpi4py_is_found_before_anything_starts(
     hidden.write_text("raise ImportError('hidden')")
     cluster.node(2).cover(Path(mpi4py.__file__), hidden)
     layout = {"nodes": "node[1-2]:1", "ssh_options": cluster.ssh_options}
-    done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), layout=layout, backend={"name": "mpi"}))
+    done = rankdeck("launch", write_profile(TRAIN, layout=layout, backend={"name": "mpi"}))
     check_err(done, 3, "node2: ", "has no mpi4py, and its torch was built without MPI")
 
 

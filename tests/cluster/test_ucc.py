@@ -59,7 +59,7 @@ def machines(cluster: Cluster, tmp_path: Path) -> list[Node]:
 
 
 @pytest.fixture
-def profile(cluster: Cluster, write_script, write_profile) -> Callable[..., Path]:
+def profile(cluster: Cluster, write_profile) -> Callable[..., Path]:
     """Writes a profile over ucc on two nodes."""
 
     def profile(recipe: Any, **sections: Any) -> Path:

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason=NEEDS_NO_G
 
 
 @pytest.fixture
-def write(write_script, write_profile) -> Callable[..., Path]:
+def write(write_profile) -> Callable[..., Path]:
     """A profile of two ranks that meet."""
 
     def write(**backend: Any) -> Path:
-        path: Path = write_profile(write_script("meet.py", MEET), ranks=2, backend=backend)
+        path: Path = write_profile(MEET, ranks=2, backend=backend)
         return path
 
     return write

@@ -9,7 +9,7 @@ import pytest
 
 from engine.node.limits import shares
 from engine.node.probe.allowed import cpu_words
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.support import Deck, checked, wait_until
 
 SHOW = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
@@ -36,9 +36,9 @@ def logs(rankdeck: Deck, run: str, cores: Sequence[object]) -> list[str]:
     "how", [{"launch": {"warm": True}}, {"launch": {"warm": False}}, {"rank": {"wrap": ["env", "A=1"]}}]
 )
 def test_each_rank_has_cores_of_its_own(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, cores: list[list[int]], how: dict[str, Any]
+    rankdeck: Deck, write_profile: WriteProfile, cores: list[list[int]], how: dict[str, Any]
 ) -> None:
-    profile = write_profile(write_script("show.py", SHOW), len(cores), layout={"bind": "core"}, **how)
+    profile = write_profile(SHOW, len(cores), layout={"bind": "core"}, **how)
     assert f"0 ({cpu_words(cores[0])})" in rankdeck("plan", profile).stdout
     finding = checked(rankdeck, profile, "--quick")["localhost", "cores"]
     assert finding["text"].startswith(f"core: rank 0 on {cpu_words(cores[0])}")
@@ -47,10 +47,10 @@ def test_each_rank_has_cores_of_its_own(
     assert logs(rankdeck, run, cores) == [str(cpus) for cpus in cores]
 
 
-def test_a_rank_that_is_restarted_gets_the_same_cores(rankdeck, write_script, write_profile, cores: list[list[int]]):
+def test_a_rank_that_is_restarted_gets_the_same_cores(rankdeck, write_profile, cores: list[list[int]]):
     launch = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
     layout = {"bind": "core"}
-    run = rankdeck.launch(write_profile(write_script("stay.py", STAY), len(cores), layout=layout, launch=launch))
+    run = rankdeck.launch(write_profile(STAY, len(cores), layout=layout, launch=launch))
     wait_until(lambda: all(logs(rankdeck, run, cores)), what="all ranks are up")
     assert rankdeck("kill", run, "--rank", "0").returncode == 0
     rankdeck.wait_state(run, "holding")
@@ -61,10 +61,10 @@ def test_a_rank_that_is_restarted_gets_the_same_cores(rankdeck, write_script, wr
     rankdeck.wait_state(run, "stopped")
 
 
-def test_ranks_get_only_cores_that_the_agent_may_use(rankdeck, write_script, write_profile):
+def test_ranks_get_only_cores_that_the_agent_may_use(rankdeck, write_profile):
     last = max(os.sched_getaffinity(0))
     launch = {"setup": f"taskset -cp {last} $$", "python": sys.executable}
-    profile = write_profile(write_script("show.py", SHOW), 1, layout={"bind": "socket"}, launch=launch)
+    profile = write_profile(SHOW, 1, layout={"bind": "socket"}, launch=launch)
     run = rankdeck.launch(profile)
     rankdeck.wait_state(run, "succeeded")
     assert rankdeck.log(run, 0).decode().strip() == f"[{last}]"

@@ -85,9 +85,8 @@ def test_a_python_that_is_not_there_fails_its_check(rankdeck: Deck, write_profil
 def test_a_torch_beside_the_script_is_the_one_that_ranks_get(
     torch: str, text: str, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
 ):
-    script = write_script("train/train.py", "")
-    write_script("train/torch.py", torch)
-    found = checked(rankdeck, write_profile(script))
+    write_script("torch.py", torch)
+    found = checked(rankdeck, write_profile(""))
     assert (found["localhost", "torch"]["state"], found["localhost", "torch"]["text"]) == ("fail", text)
     assert found["localhost", "backend"]["state"] == "skip"
     assert found["localhost", "disk"]["state"] == "ok"
@@ -97,14 +96,14 @@ def test_modules_of_the_user_do_not_break_the_probe(rankdeck, write_script, writ
     for name in ("json", "socket", "hashlib", "subprocess", "tempfile", "zlib", "metadata", "platform", "ctypes"):
         write_script(f"modules/{name}.py", f"raise RuntimeError('{name} is not what you think')")
     monkeypatch.setenv("PYTHONPATH", "")
-    profile = write_profile(write_script("train.py", ""), env={"PYTHONPATH": str(work / "modules")})
+    profile = write_profile("", env={"PYTHONPATH": str(work / "modules")})
     found = checked(rankdeck, profile)
     assert found["localhost", "python"]["state"] == "ok"
     assert found["localhost", "torch"]["state"] == "fail"
     assert "is not what you think" in found["localhost", "torch"]["text"]
 
 
-def test_a_python_that_does_not_start_as_a_rank_says_why(rankdeck, write_script, write_profile, work):
+def test_a_python_that_does_not_start_as_a_rank_says_why(rankdeck, write_profile, work):
     found = checked(rankdeck, write_profile({"name": "linear"}, env={"PYTHONHOME": "/no/such/home"}), "--quick")
     assert found["localhost", "python"]["state"] == "fail"
     assert "does not start with the settings of a rank" in found["localhost", "python"]["text"]
@@ -155,10 +154,8 @@ def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
     assert (mine["pids"], mine["owned"]) == ([left.pid], False)
 
 
-def test_a_run_that_is_looked_after_is_no_leftover(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("wait.py", "print('up')\nimport signal\nsignal.pause()\n"))
-    run = rankdeck.launch(profile)
-    rankdeck.wait_log(run, 0, b"up")
+def test_a_run_that_is_looked_after_is_no_leftover(rankdeck, launch):
+    run = launch("print('up')\nimport signal\nsignal.pause()\n", says=b"up")
     assert [one["owned"] for one in leftovers() if one["run"] == run] == [True]
 
 
@@ -177,14 +174,14 @@ def test_nothing_is_left_of_a_check_that_was_ended(rankdeck, write_script, write
 
 @pytest.mark.parametrize("end", ["kill -SEGV $$", "exec sleep 600"])
 def test_a_libucc_that_crashes_or_hangs_is_not_known_to_be_missing(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, end: str
+    rankdeck: Deck, write_profile: WriteProfile, work: Path, end: str
 ):
     python = work / "python"
     python.write_text(
         f'#!/bin/sh\ncase "$*" in *RANKDECK_LIBUCC*) {end};; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
     )
     python.chmod(0o755)
-    profile = write_profile(write_script("train.py", ""), backend={"name": "ucc"}, launch={"python": str(python)})
+    profile = write_profile("", backend={"name": "ucc"}, launch={"python": str(python)})
     backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
     assert (backend["state"], "libucc that ranks find" in backend["text"]) == ("skip", True)
     wait_until(lambda: not rankdeck.processes())
@@ -194,7 +191,7 @@ def test_a_missing_libucc_is_told_with_the_next_step(rankdeck, write_script, wri
     write_script("light/torch/__init__.py", "")  # importing the real one may take longer than a quick check waits
     write_script("light/torch/distributed.py", "def is_ucc_available(): return False")
     env = {"RANKDECK_LIBUCC": str(work / "libucc.so.1"), "PYTHONPATH": str(work / "light")}
-    profile = write_profile(write_script("train.py", ""), backend={"name": "ucc"}, env=env)
+    profile = write_profile("", backend={"name": "ucc"}, env=env)
     backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
     assert backend["state"] == "fail"
     assert backend["text"].startswith("UCC can't be loaded")

@@ -33,7 +33,7 @@ def container(work, write_script, monkeypatch, request):
     return words
 
 
-def test_ranks_and_their_store_run_in_a_container(rankdeck, write_script, write_profile, container):
+def test_ranks_and_their_store_run_in_a_container(rankdeck, write_script, container, launch):
     script = write_script("train.py", """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -43,7 +43,7 @@ print(os.environ["IMAGE"], os.environ["RANK_WORD"], int(total), flush=True)
 dist.destroy_process_group()
 """)  # fmt: skip
     wrap = {"launch": {"wrap": container, "python": "python-inside"}, "rank": {"wrap": ["env", "RANK_WORD={rank}"]}}
-    run = rankdeck.launch(write_profile(script, 2, **wrap))
+    run = launch(script, 2, **wrap)
     rankdeck.wait_state(run, "succeeded")
     assert [rankdeck.log(run, rank) for rank in range(2)] == [
         b"%s %d 2\n" % (container[-1].encode(), rank) for rank in range(2)
@@ -84,7 +84,7 @@ def test_a_rank_in_a_container_rejoins_and_the_other_keeps_its_process(
     assert elastic_runs.result(rankdeck, run, ranks=2)
 
 
-def test_check_looks_inside_the_container(rankdeck, write_script, write_profile, container):
+def test_check_looks_inside_the_container(rankdeck, write_profile, container):
     launch = {"wrap": container, "python": "python-inside"}
     found = checked(rankdeck, write_profile({"name": "linear"}, launch=launch))
     states = [found["localhost", check]["state"] for check in ("python", "torch", "workdir")]

@@ -68,8 +68,8 @@ def test_the_environment_of_a_rank_is_torchruns(rankdeck, write_script, write_pr
 
 
 @pytest.mark.slow
-def test_a_torchrun_script_runs_unchanged(rankdeck, write_script, write_profile):
-    done = rankdeck("launch", write_profile(write_script("reduce.py", ALL_REDUCE), ranks=2))
+def test_a_torchrun_script_runs_unchanged(rankdeck, write_profile):
+    done = rankdeck("launch", write_profile(ALL_REDUCE, ranks=2))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()[1:]) == [f"[r{rank} localhost] sum 3.0 of 2" for rank in range(2)]
 
@@ -86,16 +86,13 @@ def test_the_linear_recipe_trains_and_its_numbers_show(rankdeck, write_profile):
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_in_a_collective_is_the_root_cause_and_its_peers_are_not(
-    rankdeck, write_script, write_profile
-):
-    script = write_script(
-        "die.py",
+def test_a_rank_that_dies_in_a_collective_is_the_root_cause_and_its_peers_are_not(rankdeck, write_profile):
+    script = (
         "import os, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "dist.barrier()\n"
         "if dist.get_rank() == 1: os._exit(42)\n"
-        "while True: dist.all_reduce(torch.ones(10))\n",
+        "while True: dist.all_reduce(torch.ones(10))\n"
     )
     done = rankdeck("launch", write_profile(script, ranks=3, launch={"on_failure": "stop"}))
     assert done.returncode == 42, done.stderr
@@ -118,7 +115,7 @@ def test_script_and_workdir_count_from_where_rankdeck_is_started(
 ):
     script = write_script("dump.py", DUMP)
     (work / "data").mkdir()
-    profile = write_profile("dump.py", launch={"workdir": "data"})
+    profile = write_profile({"script": "dump.py"}, launch={"workdir": "data"})
     elsewhere = tmp_path / "profiles"
     elsewhere.mkdir()
     profile = profile.rename(elsewhere / "job.toml")
@@ -130,10 +127,9 @@ def test_script_and_workdir_count_from_where_rankdeck_is_started(
 def test_a_script_beside_its_own_engine_and_tui_imports_its_own(rankdeck, write_script, write_profile):
     write_script("engine.py", "def train_one_epoch(): return 'the engine of the repository'")
     write_script("tui.py", "name = 'the tui of the repository'")
-    script = write_script(
-        "train.py",
+    script = (
         "from engine import train_one_epoch\nimport tui, sys, rankdeck\n"
-        "print(train_one_epoch()); print(tui.name); print(sorted(n for n in sys.modules if n.startswith('engine')))",
+        "print(train_one_epoch()); print(tui.name); print(sorted(n for n in sys.modules if n.startswith('engine')))"
     )
     done = rankdeck("launch", write_profile(script))
     assert done.returncode == 0, done.stderr
@@ -154,19 +150,27 @@ def test_a_repository_on_pythonpath_takes_the_place_of_nothing_of_ours(
     write_script("tui.py", broken)
     write_script("click.py", "")
     (work / "click.py").unlink()
-    script = write_script("other/train.py", "from engine import train_one_epoch\nprint(train_one_epoch())")
     if installed:
         rankdeck.argv = [str(Path(sys.executable).with_name("rankdeck"))]
         if not Path(rankdeck.argv[0]).exists():
             pytest.skip("rankdeck is not installed here")
-    check_out(rankdeck("launch", write_profile(script), env={"PYTHONPATH": str(work)}), 0, "[r0 localhost] theirs\n")
+    check_out(
+        rankdeck(
+            "launch",
+            write_profile("from engine import train_one_epoch\nprint(train_one_epoch())"),
+            env={"PYTHONPATH": str(work)},
+        ),
+        0,
+        "[r0 localhost] theirs\n",
+    )
 
 
 @pytest.mark.parametrize("where", ["environment", "profile"])
-def test_a_pythonpath_of_the_user_stays_behind_the_rank_package(rankdeck, write_script, write_profile, where):
-    script = write_script("path.py", "import os; print(os.environ['PYTHONPATH'])")
+def test_a_pythonpath_of_the_user_stays_behind_the_rank_package(rankdeck, write_profile, where):
     own = {"PYTHONPATH": "/a:/b"}
-    profile = write_profile(script, **({"env": own} if where == "profile" else {}))
+    profile = write_profile(
+        "import os; print(os.environ['PYTHONPATH'])", **({"env": own} if where == "profile" else {})
+    )
     done = rankdeck("launch", profile, env=own if where == "environment" else {})
     library, *rest = done.stdout.splitlines()[1].removeprefix("[r0 localhost] ").split(":")
     assert rest == ["/a", "/b"]
@@ -216,8 +220,8 @@ def test_arguments_and_environment_arrive_as_they_were_written(
     assert not (work / "pwned").exists()
 
 
-def test_set_words_reach_the_rank(rankdeck, write_script, write_profile, dump_folder):
-    profile = write_profile(write_script("dump.py", DUMP))
+def test_set_words_reach_the_rank(rankdeck, write_profile, dump_folder):
+    profile = write_profile(DUMP)
     words = ["--set", "layout.ranks_per_node=2", "--set", "env.COLOUR=light blue", "--set", 'recipe.args=["a b"]']
     assert rankdeck("launch", profile, *words).returncode == 0
     found = dumps(dump_folder)
@@ -230,19 +234,19 @@ def test_set_words_reach_the_rank(rankdeck, write_script, write_profile, dump_fo
 
 @from_table
 def test_threads_are_limited_as_torchrun_does(
-    ranks, outside, profile_env, wanted, rankdeck, write_script, write_profile, dump_folder
+    ranks, outside, profile_env, wanted, rankdeck, write_profile, dump_folder
 ):
-    profile = write_profile(write_script("dump.py", DUMP), ranks=ranks, env=profile_env)
+    profile = write_profile(DUMP, ranks=ranks, env=profile_env)
     assert rankdeck("launch", profile, env=outside).returncode == 0
     env = dumps(dump_folder)["0"]["env"]
     assert isinstance(env, dict)
     assert env.get("OMP_NUM_THREADS") == wanted
 
 
-def test_variables_of_another_launcher_around_us_do_not_reach_ranks(rankdeck, write_script, write_profile, dump_folder):
+def test_variables_of_another_launcher_around_us_do_not_reach_ranks(rankdeck, write_profile, dump_folder):
     """Whoever starts rankdeck from inside a torchrun or Slurm job has RANK and friends set already."""
     around = {"RANK": "77", "WORLD_SIZE": "99", "LOCAL_RANK": "5", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "other"}
-    assert rankdeck("launch", write_profile(write_script("dump.py", DUMP), ranks=2), env=around).returncode == 0
+    assert rankdeck("launch", write_profile(DUMP, ranks=2), env=around).returncode == 0
     found = dumps(dump_folder)
     assert sorted(found) == ["0", "1"]
     env = found["1"]["env"]
@@ -255,12 +259,11 @@ def test_variables_of_another_launcher_around_us_do_not_reach_ranks(rankdeck, wr
 # --- secrets
 
 
-def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, write_script, write_profile, work):
+def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, write_profile, work):
     secret = "s3cr3t-0f-the-house"
-    script = write_script(
-        "gate.py",
+    script = (
         "import os, time\nprint(len(os.environ['API_TOKEN']), flush=True)\n"
-        "while not os.path.exists('go'): time.sleep(0.01)",
+        "while not os.path.exists('go'): time.sleep(0.01)"
     )
     profile = write_profile(script, ranks=2, env={"API_TOKEN": secret, "PLAIN": "shown"})
     for words in (("plan", profile), ("plan", profile, "--json")):
@@ -292,10 +295,10 @@ def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, wri
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_the_files_of_a_run_are_for_their_owner_only(rankdeck, write_script, write_profile):
+def test_the_files_of_a_run_are_for_their_owner_only(rankdeck, launch):
     old = os.umask(0)
     try:
-        run = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')")))
+        run = launch("print('hello')")
         rankdeck("wait", run)
     finally:
         os.umask(old)
@@ -310,8 +313,8 @@ def test_the_files_of_a_run_are_for_their_owner_only(rankdeck, write_script, wri
 # --- plan
 
 
-def test_what_plan_shows_is_what_runs(rankdeck, write_script, write_profile, dump_folder):
-    profile = write_profile({"script": str(write_script("dump.py", DUMP)), "args": ["a b"]}, ranks=2, env={"X": "y"})
+def test_what_plan_shows_is_what_runs(rankdeck, write_profile, dump_folder):
+    profile = write_profile(DUMP, ranks=2, env={"X": "y"}, args=["a b"])
     plan = json.loads(rankdeck("plan", profile, "--json").stdout)
     rankdeck("launch", profile)
     found = dumps(dump_folder)
@@ -323,7 +326,7 @@ def test_what_plan_shows_is_what_runs(rankdeck, write_script, write_profile, dum
     assert {name: env[name] for name in plan["env"]} == plan["env"]
 
 
-def test_plan_starts_nothing_and_writes_nothing(rankdeck, write_script, write_profile):
-    assert rankdeck("plan", write_profile(write_script("hello.py", "print('hello')"))).returncode == 0
+def test_plan_starts_nothing_and_writes_nothing(rankdeck, write_profile):
+    assert rankdeck("plan", write_profile("print('hello')")).returncode == 0
     assert [path.name for path in rankdeck.home.iterdir()] == ["trusted"], "the fixture trusts the profile"
     assert rankdeck.processes() == []

@@ -16,8 +16,8 @@ FAILS = (
 WATCHDOG = entries("e2e/diagnose", "watchdog")
 
 
-def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("train.py", FAILS), ranks=2))
+def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, launch):
+    run = launch(FAILS, ranks=2)
     rankdeck.wait_state(run, "holding")
     holding = rankdeck("diagnose", run)
     check_out(holding, 0, "rank 1 raised OSError  [P7]", 'launch.setup = "ulimit -n 65536"')
@@ -28,8 +28,8 @@ def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_
     assert (found["verdict"]["cause"], found["verdict"]["rank"], found["state"]) == ("P7", 1, "failed")
 
 
-def test_ranks_that_lost_their_peer_are_folded_below_the_root_cause(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("train.py", TRAIN), ranks=3))
+def test_ranks_that_lost_their_peer_are_folded_below_the_root_cause(rankdeck, launch):
+    run = launch(TRAIN, ranks=3)
     rankdeck.wait_status(run, lambda status: [rank["state"] for rank in status["ranks"]] == ["failed"] * 3)
     said = rankdeck("diagnose", run).stdout
     assert said.startswith(f"{run}: rank 1 raised ValueError")
@@ -37,11 +37,8 @@ def test_ranks_that_lost_their_peer_are_folded_below_the_root_cause(rankdeck, wr
     assert "ValueError: bad batch" in rankdeck("status", run).stdout
 
 
-def test_an_earlier_attempt_is_told_of_while_the_newest_is_well(rankdeck, write_script, write_profile, work):
-    script = write_script(
-        "once.py", "import os, time\nif not os.path.exists('well'): raise KeyError('x')\nwhile True: time.sleep(0.1)"
-    )
-    run = rankdeck.launch(write_profile(script))
+def test_an_earlier_attempt_is_told_of_while_the_newest_is_well(rankdeck, work, launch):
+    run = launch("import os, time\nif not os.path.exists('well'): raise KeyError('x')\nwhile True: time.sleep(0.1)")
     rankdeck.wait_state(run, "holding")
     (work / "well").touch()
     rankdeck("restart", run)
@@ -53,8 +50,8 @@ def test_an_earlier_attempt_is_told_of_while_the_newest_is_well(rankdeck, write_
     assert "the newest is 1" in rankdeck("diagnose", run, "--attempt", "2").stderr
 
 
-def test_a_run_in_which_nothing_failed_is_said_to_be_well(rankdeck, write_script, write_profile):
-    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+def test_a_run_in_which_nothing_failed_is_said_to_be_well(rankdeck, write_profile):
+    rankdeck("launch", write_profile("print('hello')"))
     check_out(rankdeck("diagnose", "-"), 0, "no rank failed in attempt 0; the run is succeeded")
 
 
@@ -87,9 +84,9 @@ def test_a_wrong_command_line_is_one_clear_error(rankdeck, work):
         assert "Traceback" not in done.stderr
 
 
-def test_what_torch_has_recorded_of_a_timeout_names_the_late_rank(rankdeck, write_script, write_profile):
+def test_what_torch_has_recorded_of_a_timeout_names_the_late_rank(rankdeck, launch):
     """Composed: gloo's records, which have the layout of nccl's, in files that are named as nccl's, and nccl's words."""
-    run = rankdeck.launch(write_profile(write_script("train.py", WATCHDOG), ranks=3))
+    run = launch(WATCHDOG, ranks=3)
     rankdeck.wait_status(
         run, lambda status: [one["state"] for one in status["ranks"]] == ["failed", "running", "failed"]
     )

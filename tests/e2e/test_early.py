@@ -16,8 +16,8 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return run_program([*COMMAND, *map(str, words)])
 
 
-def test_a_launch_gives_its_run_to_it(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("say.py", "print('up')"), ranks=2)
+def test_a_launch_gives_its_run_to_it(rankdeck, write_profile):
+    profile = write_profile("print('up')", ranks=2)
     done = run("launch", profile)
     assert done.returncode == 0, done.stderr
     assert rankdeck.status()["state"] == "succeeded"
@@ -38,8 +38,8 @@ def test_it_ends_before_a_run_that_needs_none_is_followed(rankdeck, work):
     assert (started.returncode, early.waiting) == (0, None)
 
 
-def test_another_is_started_where_it_was_killed(rankdeck, write_script, write_profile):
-    first = rankdeck.launch(write_profile(write_script("say.py", "print('up')")))
+def test_another_is_started_where_it_was_killed(rankdeck, launch):
+    first = launch("print('up')")
     assert rankdeck("wait", first).returncode == 0
     folder = rankdeck.folder(first).parent / "again-aaaa"
     folder.mkdir(mode=0o700)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.core.words import rank_words
 from tests.elastic_runs import TRAIN, assert_kept, pids, reached, replaced, result, wait_for_another
 from tests.support import LIGHT, ROOT, Deck, is_alive, kill_hard, run_program, wait_until
 
@@ -62,14 +63,13 @@ def hold(work: Path) -> Path:
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile, hold):
+def launch(rankdeck, write_profile, hold):
     """Launches an elastic training of so many ranks and steps, whose end is held."""
 
     def launch(ranks: int = 4, steps: int = 120, pause: float = 0.01, **sections):
-        recipe = {"script": str(write_script("train.py", TRAIN)), "args": [str(steps), str(pause)]}
         sections["launch"] = {"warm": True, **sections.get("launch", {})}
         hold.touch()
-        return rankdeck.launch(write_profile(recipe, ranks=ranks, **sections))
+        return rankdeck.launch(write_profile(TRAIN, ranks=ranks, **sections, args=[str(steps), str(pause)]))
 
     return launch
 
@@ -89,28 +89,31 @@ def entered(deck: Deck, run: str, rank: int) -> list[int]:
     return [int(step) for step in re.findall(rb"enter (\d+)", deck.log(run, rank))]
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_dead_rank_rejoins_and_no_step_is_lost(rankdeck, launch, hold, victim):
+@pytest.mark.parametrize("victims", [[0], [2], [0, 1, 2]], ids=str)
+def test_dead_ranks_rejoin_together_and_no_step_is_lost(rankdeck, launch, hold, victims):
     run = launch()
     before = pids(reached(rankdeck, run, 20))
-    kill_hard(before[victim])
-    holding = rankdeck.wait_state(run, "holding")
-    assert all(is_alive(pid) for rank, pid in enumerate(before) if rank != victim)
-    rankdeck.wait_status(
+    for victim in victims:
+        kill_hard(before[victim])
+    others = {*range(4)} - {*victims}
+    waits = f"waits for {rank_words(victims)}"
+    holding = rankdeck.wait_status(
         run,
-        lambda status: (
-            {rank["note"] for rank in status["ranks"] if rank["rank"] != victim} == {f"waits for rank {victim}"}
+        lambda status: all(
+            rank["note"] == waits if rank["rank"] in others else rank["state"] == "failed" for rank in status["ranks"]
         ),
     )
-    # a step that only the dead rank had finished is gone with it
-    furthest = max(rank["step"] for rank in holding["ranks"] if rank["rank"] != victim)
+    assert all(is_alive(before[rank]) for rank in others)
+    # a step that only the dead ranks had finished is gone with them
+    furthest = max(holding["ranks"][rank]["step"] for rank in others)
     done = rankdeck("restart", run, "--failed")
-    assert f"rejoin rank {victim}; the other 3 keep running" in done.stdout
+    keep = "the other keeps running" if len(others) == 1 else f"the other {len(others)} keep running"
+    assert f"rejoin {rank_words(victims)}; {keep}" in done.stdout
     hold.unlink()
     after = reached(rankdeck, run, furthest + 1)
     assert after["attempt"] == 0
     same = [old == new for old, new in zip(before, pids(after), strict=True)]
-    assert same == [rank not in replaced(rankdeck, run, [victim]) for rank in range(4)]
+    assert same == [rank not in replaced(rankdeck, run, victims) for rank in range(4)]
     assert result(rankdeck, run) == unbroken(rankdeck, launch)
     for rank in range(4):
         assert all(step >= furthest for step in entered(rankdeck, run, rank)[-1:])
@@ -128,18 +131,6 @@ def test_three_kills_at_random_steps_change_no_bit_of_the_result(rankdeck, launc
     assert rankdeck.status(run)["attempt"] == 0
 
 
-def test_several_ranks_that_die_at_once_rejoin_together(rankdeck, launch):
-    run = launch()
-    before = pids(reached(rankdeck, run, 20))
-    for pid in before[:3]:
-        kill_hard(pid)
-    rankdeck.wait_status(run, lambda status: sum(rank["state"] == "failed" for rank in status["ranks"]) == 3)
-    assert "rejoin ranks 0, 1, 2; the other keeps running" in rankdeck("restart", run).stdout
-    after = reached(rankdeck, run, 30)
-    assert_kept(rankdeck, run, before, after, 3)
-    assert result(rankdeck, run) == unbroken(rankdeck, launch)
-
-
 def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
     run = launch(launch={"on_failure": "restart", "max_restarts": 9})
     before = pids(reached(rankdeck, run, 20))
@@ -155,10 +146,9 @@ def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
 
 
 @pytest.mark.parametrize("script", [STUCK, STUCK_LEAVING], ids=["in a collective", "as it leaves"])
-def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile, hold, script):
+def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_profile, hold, script):
     """As when gloo misses that a connection has closed: the main thread waits for another for ever."""
-    recipe = {"script": str(write_script("stuck.py", script)), "args": ["60", "0.01"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+    run = rankdeck.launch(write_profile(script, ranks=3, launch={"warm": True}, args=["60", "0.01"]))
     before = pids(reached(rankdeck, run, 20))
     kill_hard(before[2])
     rankdeck.wait_state(run, "holding")
@@ -170,11 +160,8 @@ def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profil
     assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
 
 
-def test_a_survivor_that_is_stuck_makes_way_although_further_generations_are_lost(
-    rankdeck, write_script, write_profile, hold, work
-):
-    recipe = {"script": str(write_script("stuck.py", STUCK_FORMING)), "args": ["60", "0.01"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+def test_a_survivor_that_is_stuck_makes_way_although_further_generations_are_lost(rankdeck, write_profile, hold, work):
+    run = rankdeck.launch(write_profile(STUCK_FORMING, ranks=3, launch={"warm": True}, args=["60", "0.01"]))
     reached(rankdeck, run, 20)
 
     def kill() -> None:
@@ -194,9 +181,8 @@ def test_a_survivor_that_is_stuck_makes_way_although_further_generations_are_los
     assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
 
 
-def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write_script, write_profile, hold):
-    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.01"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write_profile, hold):
+    run = rankdeck.launch(write_profile(STUCK, ranks=3, launch={"warm": True}, args=["60", "0.01"]))
     before = pids(reached(rankdeck, run, 20))
     kill_hard(before[0])
     kill_hard(before[2])
@@ -209,11 +195,12 @@ def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write
     assert not list(rankdeck.folder(run).glob("attempt_0/*.state*"))
 
 
-def test_a_commit_is_what_every_rank_goes_back_to(rankdeck, write_script, write_profile, hold):
+def test_a_commit_is_what_every_rank_goes_back_to(rankdeck, write_profile, hold):
     """Also a rank that came later, and has no commit of its own yet."""
     text = TRAIN.replace("rankdeck.log(", "state.step % 20 or state.commit()\n        rankdeck.log(")
-    recipe = {"script": str(write_script("commit.py", text)), "args": ["120", "0.01"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True, "on_failure": "restart"}))
+    run = rankdeck.launch(
+        write_profile(text, ranks=3, launch={"warm": True, "on_failure": "restart"}, args=["120", "0.01"])
+    )
     for victim, step in ((0, 45), (1, 55), (2, 85)):
         before = pids(reached(rankdeck, run, step))
         kill_hard(before[victim])
@@ -252,23 +239,24 @@ def test_when_all_ranks_are_dead_all_start_again(rankdeck, launch):
     rankdeck("stop", run)
 
 
-def test_a_rank_that_dies_before_it_has_joined_costs_a_new_attempt(rankdeck, write_script, write_profile):
-    script = write_script(
-        "early.py",
-        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)",
+def test_a_rank_that_dies_before_it_has_joined_costs_a_new_attempt(rankdeck, write_profile):
+    run = rankdeck.launch(
+        write_profile(
+            "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)",
+            ranks=2,
+            launch={"warm": True},
+        )
     )
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"warm": True}))
     rankdeck.wait_state(run, "holding")
     assert "does not use rankdeck.elastic" in rankdeck("restart", run, "--failed").stdout
     rankdeck("stop", run, "--now")
 
 
-def test_an_error_of_the_script_is_not_taken_for_a_lost_peer(rankdeck, write_script, write_profile):
+def test_an_error_of_the_script_is_not_taken_for_a_lost_peer(rankdeck, write_profile):
     text = TRAIN.replace(
         "state.seen += 8", "state.seen += 8\n        if state.step == 5: raise RuntimeError('shapes do not fit')"
     )
-    recipe = {"script": str(write_script("wrong.py", text)), "args": ["100", "0"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=2, launch={"warm": True, "on_failure": "stop"}))
+    run = rankdeck.launch(write_profile(text, ranks=2, launch={"warm": True, "on_failure": "stop"}, args=["100", "0"]))
     rankdeck("wait", run)
     status = rankdeck.status(run)
     assert status["state"] == "failed"

@@ -7,7 +7,7 @@ import pytest
 
 from engine.backends import BACKENDS
 from engine.backends.variables import families_of
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.support import Deck, check_err, from_table
 
 SAID = "NCCL_TIMEOUT does nothing: NCCL has no such variable; set backend.timeout = 600 (seconds)"
@@ -79,9 +79,10 @@ def test_a_value_can_not_make_the_terminal_do_anything(rankdeck: Deck, write_pro
     assert "\x1b" not in done.stderr
 
 
-def test_a_launch_warns_and_goes_on(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile):
-    script = write_script("hello.py", "import os\nprint(os.environ['NCCL_TIMEOUT'])\n")
-    done = rankdeck("launch", write_profile(script, env={"NCCL_TIMEOUT": "5"}))
+def test_a_launch_warns_and_goes_on(rankdeck: Deck, write_profile: WriteProfile):
+    done = rankdeck(
+        "launch", write_profile("import os\nprint(os.environ['NCCL_TIMEOUT'])\n", env={"NCCL_TIMEOUT": "5"})
+    )
     check_err(done, 0, f"env.{SAID}")
     assert "5" in done.stdout
 

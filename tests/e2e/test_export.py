@@ -10,8 +10,8 @@ from tests.support import PATIENCE, entries, wait_until
 COUNT = entries("e2e/export", "count")
 
 
-def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_script, write_profile, work):
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT), ranks=2))
+def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, work, launch):
+    run = launch(COUNT, ranks=2)
     rankdeck.wait_status(run, lambda status: {one["step"] for one in status["ranks"]} == {29}, what="all are half way")
     values = work / "values.jsonl"
     with rankdeck.start("export", run, "--to", "jsonl", "--follow", "-o", str(values)) as export:
@@ -27,8 +27,8 @@ def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_scri
 WORK = entries("e2e/export", "work")
 
 
-def test_what_ranks_use_of_their_node_is_exported_and_is_no_result(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("work.py", WORK)))
+def test_what_ranks_use_of_their_node_is_exported_and_is_no_result(rankdeck, launch):
+    run = launch(WORK)
 
     def told() -> dict[str, Any]:
         lines = map(json.loads, rankdeck("export", run, "--to", "jsonl").stdout.splitlines())
@@ -44,8 +44,8 @@ def test_what_ranks_use_of_their_node_is_exported_and_is_no_result(rankdeck, wri
     assert not summary.get("metrics")
 
 
-def test_a_followed_export_that_is_interrupted_keeps_what_it_has(rankdeck, write_script, write_profile, work):
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT)))
+def test_a_followed_export_that_is_interrupted_keeps_what_it_has(rankdeck, work, launch):
+    run = launch(COUNT)
     rankdeck.wait_status(run, lambda status: status["step"] == 29, what="it is half way")
     values = work / "values.csv"
     with rankdeck.start("export", run, "--to", "csv", "--follow", "-o", str(values)) as export:

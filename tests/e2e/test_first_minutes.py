@@ -39,6 +39,8 @@ def test_a_crash_under_run_ends_with_its_cause_and_the_prompt(rankdeck, raises):
     ]
     assert last[-1].startswith(f"  rankdeck restart {run}: ")
     assert rankdeck.status()["state"] == "failed"
+    found = rankdeck("logs", "-", "--grep", "Error")  # in what a rank wrote to stderr
+    assert (found.stdout.splitlines()[-1], found.stderr) == ("[r1 localhost] ValueError: a bad rate", "")
     wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 
 
@@ -127,12 +129,6 @@ def test_a_silence_is_explained(rankdeck, write_script):
     with rankdeck.start("run", "--cold", "-n", "1", silent) as following:
         assert any(line == "rankdeck: 1 rank started, and no output yet\n" for line in following.stderr)
         following.terminate()
-
-
-def test_grep_finds_what_ranks_wrote_to_stderr(rankdeck, raises):
-    assert rankdeck("run", "--cold", "-n", "2", "--set", LADDER, raises).returncode == 1
-    done = rankdeck("logs", "-", "--grep", "Error")
-    assert (done.stdout.splitlines()[-1], done.stderr) == ("[r1 localhost] ValueError: a bad rate", "")
 
 
 ODD = entries("e2e/first_minutes", "odd")

@@ -25,14 +25,14 @@ def uses(status: dict[str, Any]) -> list[Any]:
 
 
 @pytest.fixture
-def launch(rankdeck: Deck, nvml: FakeNvml, write_script, write_profile, monkeypatch) -> Callable[[], str]:
+def launch(rankdeck: Deck, nvml: FakeNvml, write_profile, monkeypatch) -> Callable[[], str]:
     """Launches two ranks of a backend that computes on GPUs, and has nothing to do with them."""
     nvml.show(gpu(0), gpu(1, utilisation=0, used=GIB))
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
     settings = BackendSettings(name="gloo", env={}, device="cuda")
     monkeypatch.setitem(BACKENDS, "gloo", BACKENDS["gloo"]._replace(settings=lambda *_: settings))
-    profile = read_profile(write_profile(write_script("wait.py", WAIT), ranks=2))
+    profile = read_profile(write_profile(WAIT, ranks=2))
     return lambda: asyncio.run(LocalEngine().launch(profile))
 
 
@@ -55,33 +55,26 @@ def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nv
     assert kept <= {"series.json"}, "it is a curve, and no result"
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "agent"])
-def test_whoever_takes_the_place_of_a_dead_process_knows_it_too(rankdeck, nvml, launch, work, victim: str):
+def test_whoever_takes_the_place_of_a_dead_process_and_a_new_attempt_know_it_too(rankdeck, nvml, launch, work):
     run = launch()
     rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
-    pid = getattr(rankdeck, victim)(run)
-    kill_hard(pid)
-    wait_gone(pid)
-    nvml.show(gpu(0, utilisation=50), gpu(1))
-    rankdeck.wait_status(run, lambda status: uses(status) == [{**FULL, "utilisation": 50}, FULL])
-    (work / "go").touch()
-    rankdeck.wait_state(run, "succeeded")
-
-
-def test_a_new_attempt_is_told_of_too(rankdeck: Deck, nvml: FakeNvml, launch, work):
-    run = launch()
-    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
+    for victim, load in ((rankdeck.supervisor, 50), (rankdeck.agent, 40)):
+        kill_hard(pid := victim(run))
+        wait_gone(pid)
+        nvml.show(gpu(0, utilisation=load), gpu(1))
+        wanted = [{**FULL, "utilisation": load}, FULL]
+        rankdeck.wait_status(run, lambda status, wanted=wanted: uses(status) == wanted)
     rankdeck("restart", run, "--all")
-    rankdeck.wait_status(run, lambda status: status["attempt"] == 1 and uses(status) == [FULL, IDLE])
+    rankdeck.wait_status(run, lambda status: status["attempt"] == 1 and uses(status) == wanted)
     (work / "go").touch()
     rankdeck.wait_state(run, "succeeded")
 
 
-def test_a_run_on_cpus_asks_no_driver(rankdeck: Deck, nvml: FakeNvml, write_script, write_profile, monkeypatch):
+def test_a_run_on_cpus_asks_no_driver(rankdeck: Deck, nvml: FakeNvml, write_profile, monkeypatch):
     nvml.show(gpu(0))
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
-    run = rankdeck.launch(write_profile(write_script("wait.py", "print('up', flush=True)\n" + WAIT)))
+    run = rankdeck.launch(write_profile("print('up', flush=True)\n" + WAIT))
     rankdeck.wait_log(run, 0, b"up")
     assert uses(rankdeck.status(run)) == [None]
     assert not [process for process in rankdeck.processes() if "gpus.py" in process.command]

@@ -6,10 +6,10 @@ STEPS = entries("e2e/health", "steps")
 
 
 def test_a_rank_that_hangs_is_found_without_asking_and_a_loss_that_is_not_finite_ends_its_rank(
-    rankdeck, write_script, write_profile, work
+    rankdeck, write_script, work, launch
 ):
     sections = {"health": {"least": 1.0}, "launch": {"on_nan": "hold", "on_failure": "stop"}}
-    run = rankdeck.launch(write_profile(write_script("steps.py", STEPS), ranks=2, **sections))
+    run = launch(write_script("steps.py", STEPS), ranks=2, **sections)
     # A busy machine may delay the other rank too, for a moment.
     status = rankdeck.wait_status(
         run, lambda status: bool(status["stall"] and status["stall"]["doing"] and status["stall"]["ranks"] == [1])
@@ -29,8 +29,8 @@ def test_a_rank_that_hangs_is_found_without_asking_and_a_loss_that_is_not_finite
     wait_until(lambda: {"stalled", "moving", "nan"} <= kinds(), what="the events")
 
 
-def test_a_rank_that_raised_and_waits_for_a_thread_is_shown_while_it_stays(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("stays.py", entries("e2e/health", "stays")), ranks=2))
+def test_a_rank_that_raised_and_waits_for_a_thread_is_shown_while_it_stays(rankdeck, write_script, launch):
+    run = launch(write_script("stays.py", entries("e2e/health", "stays")), ranks=2)
     status = rankdeck.wait_status(run, lambda status: bool(status["stall"] and status["stall"]["waits"]))
     assert status["stall"]["waits"][0] == (
         "rank 1 raised ValueError: bad shard 7 (stays.py:6), and its process has not ended: it waits for the thread prefetch"

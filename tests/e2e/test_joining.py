@@ -10,8 +10,8 @@ MEET = entries("e2e/joining", "meet")
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_rank_that_others_wait_for_is_named(rankdeck: Deck, write_script, write_profile, work: Path, warm: bool):
-    run = rankdeck.launch(write_profile(write_script("meet.py", MEET), ranks=3, launch={"warm": warm}))
+def test_a_rank_that_others_wait_for_is_named(rankdeck: Deck, write_profile, work: Path, warm: bool):
+    run = rankdeck.launch(write_profile(MEET, ranks=3, launch={"warm": warm}))
     status = rankdeck.wait_status(run, lambda status: "2 of 3 wait" in status["doing"], what="two ranks wait")
     assert status["doing"] == "rank 2 has not joined yet; 2 of 3 wait"
     assert [rank["note"] for rank in status["ranks"]] == ["waits for all ranks to join"] * 2 + [""]

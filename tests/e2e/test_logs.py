@@ -11,8 +11,8 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, write_script, write_profile, work):
-    run = rankdeck.launch(write_profile(write_script("huge.py", HUGE)))
+def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, work, launch):
+    run = launch(HUGE)
     assert rankdeck("wait", run).returncode == 0
     stored = rankdeck.folder(run) / "attempt_0" / "rank_0.out"
     wanted = (work / "sha-0").read_text()
@@ -33,45 +33,39 @@ ODD = (
 )
 
 
-def test_split_logs_of_one_rank_are_its_bytes(rankdeck, write_script, write_profile):
+def test_split_logs_of_one_rank_are_its_bytes(rankdeck, launch):
     say = f"import os; data = {ODD!r}[int(os.environ['RANK'])]; os.write(1, data); os.write(2, data)"
-    run = rankdeck.launch(write_profile(write_script("say.py", say), ranks=len(ODD)))
+    run = launch(say, ranks=len(ODD))
     rankdeck("wait", run)
     for rank, data in enumerate(ODD):
         done = rankdeck.raw("logs", run, "--rank", str(rank), "--split")
         assert (done.returncode, done.stdout, done.stderr) == (0, data, data)
 
 
-def test_a_bar_that_has_ended_is_one_line(rankdeck, write_script, write_profile):
+def test_a_bar_that_has_ended_is_one_line(rankdeck, launch):
     bar = (
         "import sys\nfor n in range(2000): sys.stderr.write(f'\\r{n} of 2000')\nprint('\\nError: no', file=sys.stderr)"
     )
-    run = rankdeck.launch(write_profile(write_script("bar.py", bar)))
+    run = launch(bar)
     rankdeck("wait", run)
     done = rankdeck("logs", run)
     assert (done.stdout, done.stderr) == ("[r0 localhost] 1999 of 2000\n[r0 localhost] Error: no\n", "")
 
 
-def test_logs_of_all_ranks_say_whose_line_it_is(rankdeck, write_script, write_profile):
-    script = write_script("say.py", "import os\nfor n in range(3): print(os.environ['RANK'], n)")
-    run = rankdeck.launch(write_profile(script, ranks=3))
+def test_logs_of_all_ranks_say_whose_line_it_is(rankdeck, launch):
+    run = launch("import os\nfor n in range(3): print(os.environ['RANK'], n)", ranks=3)
     rankdeck("wait", run)
     lines = rankdeck("logs", run).stdout.splitlines()
     assert sorted(lines) == [f"[r{rank} localhost] {rank} {n}" for rank in range(3) for n in range(3)]
 
 
-def test_logs_of_a_run_that_goes_on_print_what_there_is_and_return(rankdeck, write_script, write_profile):
-    script = write_script("up.py", "import signal; print('up', flush=True)\nwhile True: signal.pause()")
-    run = rankdeck.launch(write_profile(script))
-    rankdeck.wait_log(run, 0, b"up\n")
+def test_logs_of_a_run_that_goes_on_print_what_there_is_and_return(rankdeck, launch):
+    run = launch("import signal; print('up', flush=True)\nwhile True: signal.pause()", says=b"up\n")
     assert rankdeck("logs", run).stdout == "[r0 localhost] up\n"
 
 
-def test_follow_goes_on_until_the_run_has_ended(rankdeck, write_script, write_profile, work):
-    script = write_script(
-        "gate.py", "import os, time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('last')"
-    )
-    run = rankdeck.launch(write_profile(script))
+def test_follow_goes_on_until_the_run_has_ended(rankdeck, work, launch):
+    run = launch("import os, time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('last')")
     with rankdeck.start("logs", run, "--rank", "0", "--follow") as following:
         assert following.stdout.readline() == "first\n"
         (work / "go").touch()
@@ -80,22 +74,22 @@ def test_follow_goes_on_until_the_run_has_ended(rankdeck, write_script, write_pr
         assert following.wait(timeout=PATIENCE) == 0
 
 
-def test_follow_of_a_run_that_has_ended_returns_at_once(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
+def test_follow_of_a_run_that_has_ended_returns_at_once(rankdeck, launch):
+    run = launch("print('said')")
     rankdeck("wait", run)
     assert rankdeck("logs", run, "--rank", "0", "--follow").stdout == "said\n"
 
 
-def test_a_rank_or_attempt_that_does_not_exist_is_a_usage_error(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')"), ranks=2))
+def test_a_rank_or_attempt_that_does_not_exist_is_a_usage_error(rankdeck, launch):
+    run = launch("print('said')", ranks=2)
     rankdeck("wait", run)
     for words in (("--rank", "2"), ("--rank", "-1"), ("--attempt", "1"), ("--attempt", "x")):
         done = rankdeck("logs", run, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), words
 
 
-def test_logs_into_a_pipe_that_closes_end_quietly(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("many.py", "for n in range(200000): print(n)")))
+def test_logs_into_a_pipe_that_closes_end_quietly(rankdeck, launch):
+    run = launch("for n in range(200000): print(n)")
     rankdeck("wait", run)
     with rankdeck.start("logs", run, "--rank", "0") as reader:
         assert reader.stdout.readline() == "0\n"
@@ -104,10 +98,9 @@ def test_logs_into_a_pipe_that_closes_end_quietly(rankdeck, write_script, write_
         assert reader.stderr.read() == ""
 
 
-def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, write_script, write_profile):
+def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, launch):
     """A progress bar writes carriage returns only; its state is what a user wants to see."""
-    script = write_script("bar.py", "import signal\nfor n in range(50): print(f'\\r{n} of 50', end='')\nsignal.pause()")
-    run = rankdeck.launch(write_profile(script))
+    run = launch("import signal\nfor n in range(50): print(f'\\r{n} of 50', end='')\nsignal.pause()")
     wait_until(lambda: b"49 of 50" in rankdeck.log(run, 0))
     rankdeck("stop", run, "--now")
     rankdeck("wait", run)
@@ -117,8 +110,8 @@ def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, w
 INTERLEAVED = entries("e2e/logs", "interleaved")
 
 
-def test_both_streams_come_in_the_order_in_which_they_were_written(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("say.py", INTERLEAVED)))
+def test_both_streams_come_in_the_order_in_which_they_were_written(rankdeck, launch):
+    run = launch(INTERLEAVED)
     rankdeck("wait", run)
     both = rankdeck("logs", run)
     assert [line.split()[2] for line in both.stdout.splitlines()] == ["0", "1", "2", "3", "4", "5"]

@@ -25,12 +25,11 @@ def implementation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: 
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile, implementation) -> Callable[..., str]:
+def launch(rankdeck, write_profile, implementation) -> Callable[..., str]:
     """Launches the script, and waits until its ranks have met."""
 
     def launch(what: str, ranks: int = 2, **sections: Any) -> str:
-        recipe = {"script": str(write_script("train.py", TRAIN)), "args": [what]}
-        run: str = rankdeck.launch(write_profile(recipe, ranks=ranks, backend={"name": "mpi"}, **sections))
+        run: str = rankdeck.launch(write_profile(TRAIN, ranks=ranks, backend={"name": "mpi"}, **sections, args=[what]))
         for rank in range(ranks):
             rankdeck.wait_log(run, rank, f"up {rank} {ranks} mpi {ranks * (ranks + 1) / 2}\n".encode())
         return run
@@ -146,7 +145,7 @@ def test_without_an_mpirun_the_launch_is_refused(rankdeck, no_mpirun):
     check_err(rankdeck("launch", "mpi-local"), 3, "there is no mpirun", "openmpi-bin")
 
 
-def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
+def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_profile, tmp_path, monkeypatch):
     fake = tmp_path / "bin" / "mpirun"
     fake.parent.mkdir()
     fake.write_text(
@@ -154,13 +153,14 @@ def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_pr
     )
     fake.chmod(0o700)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
-    recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["train"]}
-    run = rankdeck.launch(write_profile(recipe, ranks=2, backend={"name": "mpi"}, launch={"on_failure": "stop"}))
+    run = rankdeck.launch(
+        write_profile(TRAIN, ranks=2, backend={"name": "mpi"}, launch={"on_failure": "stop"}, args=["train"])
+    )
     assert "mpirun ended: no slots left" in str(rankdeck.wait_state(run, "failed")["failure"])
 
 
 def test_an_mpirun_that_fails_before_it_starts_a_rank_is_started_once_more(
-    rankdeck, write_script, write_profile, tmp_path, monkeypatch
+    rankdeck, write_profile, tmp_path, monkeypatch
 ):
     use_mpi("openmpi", tmp_path, monkeypatch)
     mpirun = tmp_path / "bin" / "mpirun"
@@ -170,18 +170,17 @@ def test_an_mpirun_that_fails_before_it_starts_a_rank_is_started_once_more(
         f'#!/bin/sh\nif [ "$1" != --version ] && mkdir {once} 2>/dev/null; then echo no interface; exit 1; fi\nexec {real} "$@"\n'
     )
     mpirun.chmod(0o700)
-    script = write_script("hello.py", "import os; print('rank', os.environ['RANK'])")
-    done = rankdeck("launch", write_profile(script, ranks=2, backend={"name": "mpi"}))
+    done = rankdeck(
+        "launch", write_profile("import os; print('rank', os.environ['RANK'])", ranks=2, backend={"name": "mpi"})
+    )
     assert done.returncode == 0, done.stderr
     assert once.is_dir()
 
 
-def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(
-    rankdeck, write_script, write_profile, tmp_path, monkeypatch
-):
+def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(rankdeck, write_profile, tmp_path, monkeypatch):
     use_mpi("openmpi", tmp_path, monkeypatch)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(WHEEL).parent.parent / "lib"))
-    done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), backend={"name": "mpi"}))
+    done = rankdeck("launch", write_profile(TRAIN, backend={"name": "mpi"}))
     check_err(done, 3, "mpi4py uses Open MPI 5", "every rank would be alone", "LD_LIBRARY_PATH")
 
 

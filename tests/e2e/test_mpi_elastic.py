@@ -33,15 +33,16 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile, work, way) -> Callable[..., str]:
+def launch(rankdeck, write_profile, work, way) -> Callable[..., str]:
     """Launches an elastic training of 120 steps over mpi, whose end is held."""
 
     def launch(ranks: int = 3, text: str = TRAIN, rejoin: str = "", **settings: object) -> str:
         (work / "hold").touch()
-        recipe = {"script": str(write_script("train.py", text)), "args": ["120", "0.01"]}
         settings = {"on_failure": "restart", "max_restarts": 9, **settings}
         backend = {"name": "mpi", "rejoin": rejoin or ("mpi" if way == "ulfm" else "auto")}
-        run: str = rankdeck.launch(write_profile(recipe, ranks=ranks, backend=backend, launch=settings))
+        run: str = rankdeck.launch(
+            write_profile(text, ranks=ranks, backend=backend, launch=settings, args=["120", "0.01"])
+        )
         return run
 
     return launch

@@ -14,8 +14,8 @@ NO_SHOW = entries("e2e/nccl", "no_show")
 pytestmark = pytest.mark.slow
 
 
-def test_each_rank_has_a_gpu_of_its_own(rankdeck: Deck, real_gpus: int, write_script, write_profile):
-    profile = write_profile(write_script("meet.py", MEET), ranks=real_gpus, backend={"name": "nccl"})
+def test_each_rank_has_a_gpu_of_its_own(rankdeck: Deck, real_gpus: int, write_profile):
+    profile = write_profile(MEET, ranks=real_gpus, backend={"name": "nccl"})
     done = rankdeck("launch", profile)
     assert done.returncode == 0, done.stderr
     total = float(sum(range(real_gpus)))
@@ -30,8 +30,8 @@ def test_the_shipped_profile_trains_on_every_gpu(rankdeck: Deck, real_gpus: int,
     assert (status["backend"], status["world_size"]) == ("nccl", real_gpus)
 
 
-def test_auto_takes_nccl(rankdeck: Deck, real_gpus: int, write_script, write_profile):
-    done = rankdeck("launch", write_profile(write_script("meet.py", MEET), ranks=real_gpus, backend={"name": "auto"}))
+def test_auto_takes_nccl(rankdeck: Deck, real_gpus: int, write_profile):
+    done = rankdeck("launch", write_profile(MEET, ranks=real_gpus, backend={"name": "auto"}))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("met nccl") == real_gpus
 
@@ -45,13 +45,11 @@ def test_bench_measures_nccl(rankdeck: Deck, real_gpus: int, work):
     assert [row["bytes"] for row in outcome["results"]] == [4, 65536]
 
 
-def test_a_rank_that_does_not_come_is_named_after_the_timeout(rankdeck, real_gpus: int, write_script, write_profile):
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(rankdeck, real_gpus: int, write_profile):
     if real_gpus < 2:
         pytest.skip(f"{NEEDS_GPU} for each of two ranks")
     backend = {"name": "nccl", "timeout": 10}
-    profile = write_profile(
-        write_script("no_show.py", NO_SHOW), ranks=2, backend=backend, launch={"on_failure": "stop"}
-    )
+    profile = write_profile(NO_SHOW, ranks=2, backend=backend, launch={"on_failure": "stop"})
     run = rankdeck.launch(profile)
     rankdeck.wait_state(run, "failed")
     assert list(rankdeck.folder(run).rglob("nccl_trace_rank_0"))

@@ -42,7 +42,7 @@ def test_an_old_torch_is_refused_by_name(
     assert "set launch.python to a Python with torch " in reason
 
 
-def test_another_torch_on_the_path_of_ranks_counts(rankdeck, write_profile, write_environment, tmp_path, write_script):
+def test_another_torch_on_the_path_of_ranks_counts(rankdeck, write_profile, write_environment, tmp_path):
     python, newer = write_environment("1.13.1"), tmp_path / "newer"
     (newer / "torch").mkdir(parents=True)
     (newer / "torch" / "__init__.py").write_text("__version__ = '2.9.1'\n")
@@ -50,15 +50,14 @@ def test_another_torch_on_the_path_of_ranks_counts(rankdeck, write_profile, writ
     (newer / "torch" / "distributed.py").write_text(
         "import time\ntime.sleep(3600)\n"
     )  # the store begins, and ends no run
-    script = write_script("own.py", "import torch; print(torch.__version__)\n")
     launch = {"python": python, "warm": False}
-    profile = write_profile(script, launch=launch, env={"PYTHONPATH": str(newer)})
+    profile = write_profile("import torch; print(torch.__version__)\n", launch=launch, env={"PYTHONPATH": str(newer)})
     assert checked(rankdeck, profile, "--quick")["localhost", "torch"]["text"].startswith("2.9.1")
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"2.9.1")
 
 
-def test_a_program_that_is_not_python_brings_what_it_needs(rankdeck, write_profile, write_environment, write_script):
+def test_a_program_that_is_not_python_brings_what_it_needs(rankdeck, write_environment, write_script, launch):
     script = write_script("own.sh", "#!/bin/sh\necho hello\n")
-    run = rankdeck.launch(write_profile(script, launch={"python": write_environment("1.13.1")}))
+    run = launch(script, launch={"python": write_environment("1.13.1")})
     rankdeck.wait_state(run, "succeeded")

@@ -24,7 +24,7 @@ def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
     settings.write_text(f'[notify]\ncommand = ["{tell}", "a b; $HOME"]\n')
     settings.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
-    done = rankdeck("launch", write_profile(write_script("job.py", script), launch={"on_failure": "stop"}))
+    done = rankdeck("launch", write_profile(script, launch={"on_failure": "stop"}))
 
     assert done.returncode == status, done.stderr
     run = next((home / "runs").iterdir()).name
@@ -36,9 +36,7 @@ def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
     assert not (work / "pwned").exists()
 
 
-def test_a_webhook_is_told_how_a_run_ended_and_its_address_is_not_shown(
-    rankdeck, home, write_script, write_profile, work
-):
+def test_a_webhook_is_told_how_a_run_ended_and_its_address_is_not_shown(rankdeck, home, write_profile, work):
     home.mkdir(exist_ok=True)
     settings = home / "config.toml"
     with ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
@@ -46,7 +44,7 @@ def test_a_webhook_is_told_how_a_run_ended_and_its_address_is_not_shown(
         try:
             settings.write_text(f'[notify]\nwebhook = "http://127.0.0.1:{server.server_port}/secret"\n')
             settings.chmod(stat.S_IRUSR | stat.S_IWUSR)
-            done = rankdeck("launch", write_profile(write_script("job.py", "print('loss 0.5')")))
+            done = rankdeck("launch", write_profile("print('loss 0.5')"))
         finally:
             server.shutdown()
     assert done.returncode == 0, done.stderr

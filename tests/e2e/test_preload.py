@@ -19,7 +19,7 @@ def launch(rankdeck, write_script, write_profile, work):
             write_script(f"installed/{name}.py", text)
         sections["launch"] = {"warm": True, "preload": ["shared", *modules, *more], **sections.get("launch", {})}
         env = {"PYTHONPATH": str(work / "installed")}
-        return rankdeck.launch(write_profile(write_script("up.py", script), ranks=ranks, env=env, **sections))
+        return rankdeck.launch(write_profile(script, ranks=ranks, env=env, **sections))
 
     return launch
 
@@ -98,9 +98,8 @@ def test_auto_preloads_what_the_script_used_in_its_last_run(rankdeck, write_scri
     write_script("lib/site-packages/refused.py", "import os\nWHAT = os.environ.get('RANK')\ndef deep(): pass\n")
     write_script("lib/site-packages/unused.py", "class Unused: pass\n")
     write_script("beside.py", "from unused import Unused\nfrom refused import deep\n")
-    script = write_script("up.py", USES)
     sections: dict[str, Any] = {"launch": {"warm": True, "preload": "auto"}, "env": {"PYTHONPATH": str(installed)}}
-    profile = write_profile(script, ranks=2, **sections)
+    profile = write_profile(USES, ranks=2, **sections)
     runs = []
     for _ in range(3):
         run = rankdeck.launch(profile)
@@ -135,9 +134,7 @@ def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_scri
         "import os, time, torch.distributed as dist\nfrom slow import deep\ndist.init_process_group('gloo')\n"
         "while not os.path.exists('go'): time.sleep(0.01)\ndist.barrier()\ndist.destroy_process_group()\n"
     )
-    profile = write_profile(
-        write_script("up.py", text), ranks=2, env={"PYTHONPATH": str(installed)}, launch={"warm": True}
-    )
+    profile = write_profile(text, ranks=2, env={"PYTHONPATH": str(installed)}, launch={"warm": True})
     assert "slow" not in rankdeck("plan", profile).stdout
 
     def told(run: str) -> list[dict[str, Any]]:
@@ -163,11 +160,15 @@ def test_what_was_edited_or_installed_since_the_import_is_imported_again(
     rankdeck, write_script, write_profile, work, folder
 ):
     write_script(f"{folder}/shared.py", "WHAT = 'old'")
-    script = write_script(
-        "up.py", "import shared, time\nprint('up', shared.WHAT, flush=True)\nwhile True: time.sleep(0.1)"
-    )
     env = {"PYTHONPATH": str(work / folder)}
-    run = rankdeck.launch(write_profile(script, ranks=2, env=env, launch={"warm": True, "preload": ["shared"]}))
+    run = rankdeck.launch(
+        write_profile(
+            "import shared, time\nprint('up', shared.WHAT, flush=True)\nwhile True: time.sleep(0.1)",
+            ranks=2,
+            env=env,
+            launch={"warm": True, "preload": ["shared"]},
+        )
+    )
     assert reports(rankdeck, run) == [["old"]] * 2
     template = parent_of(rankdeck.pids(run)[0])
     if folder == "own":

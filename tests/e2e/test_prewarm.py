@@ -21,8 +21,8 @@ STAY = SAY + "\nimport time\ntime.sleep(600)"
 
 
 @pytest.fixture
-def profile(write_script, write_profile, rankdeck) -> Profile:
-    return read_profile(write_profile(write_script("say.py", SAY), ranks=2, launch={"warm": True}))
+def profile(write_profile, rankdeck) -> Profile:
+    return read_profile(write_profile(SAY, ranks=2, launch={"warm": True}))
 
 
 def prewarmed(profile: Profile) -> LocalEngine:
@@ -71,7 +71,7 @@ def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
 
 
 def test_an_environment_of_a_folder_that_is_not_trusted_runs_nothing_before_a_launch(
-    rankdeck, write_script, write_profile, work, monkeypatch
+    rankdeck, write_profile, work, monkeypatch
 ):
     """It may be anybody's: it was found beside the script, and no profile names it."""
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
@@ -82,7 +82,7 @@ def test_an_environment_of_a_folder_that_is_not_trusted_runs_nothing_before_a_la
         path.touch()
     python.write_text(f'#!/bin/sh\ntouch {work}/ran\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    entry = entry_of(write_profile(write_script("say.py", SAY), launch={"warm": True}))
+    entry = entry_of(write_profile(SAY, launch={"warm": True}))
     (rankdeck.home / "trusted").unlink()
     engine = LocalEngine()
     asyncio.run(engine.prewarm(entry.profile, engine.permit(entry)))
@@ -129,13 +129,11 @@ def test_a_plan_of_more_or_fewer_ranks_takes_what_there_is(rankdeck, write_scrip
     wait_until(lambda: not rankdeck.processes())
 
 
-def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_now(
-    rankdeck, write_script, write_profile
-):
+def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_now(rankdeck, write_profile):
     """The backend mpi is registered when torch is imported, and loads the rest of itself in the rank."""
     text = SAY + "\nimport rankdeck.c10d\nimport rankdeck.c10d.mpi\nimport rankdeck.elastic\nprint('found')"
     env = {"RANKDECK_BACKEND": "mpi"}
-    profile = read_profile(write_profile(write_script("say.py", text), launch={"warm": True}, env=env))
+    profile = read_profile(write_profile(text, launch={"warm": True}, env=env))
     engine = prewarmed(profile)
     wait_until(lambda: warmed(rankdeck))
     run = asyncio.run(engine.launch(profile))
@@ -143,8 +141,8 @@ def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_no
     assert b"found" in rankdeck.log(run, 0)
 
 
-def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, write_script, write_profile):
-    profile = read_profile(write_profile(write_script("stay.py", STAY), ranks=2, launch={"warm": True}))
+def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, write_profile):
+    profile = read_profile(write_profile(STAY, ranks=2, launch={"warm": True}))
     engine = prewarmed(profile)
     run = asyncio.run(engine.launch(profile))
     rankdeck.wait_log(run, 0, b"up")
@@ -159,11 +157,9 @@ def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, writ
     wait_until(lambda: not rankdeck.processes())
 
 
-def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script, write_profile):
+def test_another_environment_is_not_served_by_it(rankdeck, profile, write_profile):
     engine = prewarmed(profile)
-    other = read_profile(
-        write_profile(write_script("say.py", SAY), name="other", launch={"warm": True}, env={"MARKED": "yes"})
-    )
+    other = read_profile(write_profile(SAY, name="other", launch={"warm": True}, env={"MARKED": "yes"}))
     run = asyncio.run(engine.launch(other))
     assert rankdeck("wait", run).returncode == 0
     assert rankdeck.log(run, 0) == b"up 0 yes\n"
@@ -171,8 +167,8 @@ def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script
 
 
 @pytest.mark.parametrize("launch", [{"warm": False}, {"warm": True, "prewarm": False}])
-def test_a_profile_may_say_no(rankdeck, write_script, write_profile, launch):
-    prewarmed(read_profile(write_profile(write_script("say.py", SAY), launch=launch)))
+def test_a_profile_may_say_no(rankdeck, write_profile, launch):
+    prewarmed(read_profile(write_profile(SAY, launch=launch)))
     assert standbys(rankdeck) == []
     assert not rankdeck.processes()
 
@@ -193,8 +189,8 @@ HOLD = entries("e2e/prewarm", "hold")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_script, write_profile, number):
-    path = write_profile(write_script("say.py", SAY), launch={"warm": True})
+def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_profile, number):
+    path = write_profile(SAY, launch={"warm": True})
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}
     ) as front:

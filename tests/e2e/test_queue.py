@@ -122,8 +122,8 @@ def test_a_start_that_was_cut_off_is_finished_and_none_happens_twice(rankdeck, w
     assert starts(work) == Counter(["0none", "0empty", "0planned"])
 
 
-def test_twenty_runs_all_start_once_whenever_starters_are_killed(rankdeck, write_script, write_profile, work):
-    profile = write_profile(write_script("note.py", NOTE))
+def test_twenty_runs_all_start_once_whenever_starters_are_killed(rankdeck, write_profile, work):
+    profile = write_profile(NOTE)
     values = [str(number) for number in range(20)]
     done = rankdeck("sweep", profile, "--arg", f"x={','.join(values)}", "--parallel", "2", "--detach")
     assert done.returncode == 0, done.stderr

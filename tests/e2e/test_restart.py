@@ -42,24 +42,23 @@ def events(rankdeck: Deck, run: str, name: str) -> list[dict[str, Any]]:
 # --- on_failure
 
 
-def test_a_run_that_holds_for_too_long_ends(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"hold_for": 1}))
+def test_a_run_that_holds_for_too_long_ends(rankdeck, launch):
+    run = launch(FAIL_ONCE, ranks=2, launch={"hold_for": 1})
     status = rankdeck.wait_state(run, "failed")
     assert [rank["state"] for rank in status["ranks"]] == ["stopped", "failed"]
     assert [event["seconds"] for event in events(rankdeck, run, "HoldOverdue")] == [1.0]
     assert "nobody restarted it within 1 s (launch.hold_for)" in rankdeck("status", run).stdout
 
 
-def test_wait_returns_when_a_run_holds(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
+def test_wait_returns_when_a_run_holds(rankdeck, launch):
+    run = launch(FAIL_ONCE, ranks=2)
     done = rankdeck("wait", run, "--json")
     assert json.loads(done.stdout)["state"] == "holding"
     assert done.returncode == 5
 
 
-def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=3, launch={"on_failure": "restart"})
-    run = rankdeck.launch(profile)
+def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, launch):
+    run = launch(FAIL_ONCE, ranks=3, launch={"on_failure": "restart"})
     status = rankdeck.wait_state(run, "succeeded")
     assert [(rank["attempt"], rank["state"]) for rank in status["ranks"]] == [(1, "exited")] * 3
     for rank in range(3):
@@ -69,10 +68,12 @@ def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write
     assert rankdeck("logs", run, "--rank", "2").stdout == "attempt 1\n"
 
 
-def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(rankdeck, write_script, write_profile):
+def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(rankdeck, write_profile):
     """However short an attempt was: what it printed is what the user needs to see."""
-    script = write_script("fail.py", "import os, sys\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(4)")
-    profile = write_profile(script, launch={"on_failure": "restart", "max_restarts": 4})
+    profile = write_profile(
+        "import os, sys\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(4)",
+        launch={"on_failure": "restart", "max_restarts": 4},
+    )
     done = rankdeck("launch", profile)
     assert done.returncode == 4
     assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(5)]
@@ -80,31 +81,34 @@ def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(ran
 
 @from_table
 def test_automatic_restarts_do_not_repeat_what_can_not_heal(
-    last: str, attempts: int, why: str, rankdeck, write_script, write_profile
+    last: str, attempts: int, why: str, rankdeck, write_profile
 ):
-    script = write_script("cursed.py", f"import rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\n{last}")
-    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 5}))
+    run = rankdeck.launch(
+        write_profile(
+            f"import rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\n{last}",
+            launch={"on_failure": "restart", "max_restarts": 5},
+        )
+    )
     status = rankdeck.wait_state(run, "failed")
     assert status["attempt"] + 1 == attempts
     assert why in status["failure"]["no_restart"]
     assert f"restart: no, because {status['failure']['no_restart']}" in status["doing"]
 
 
-def test_a_profile_can_insist_on_restarts(rankdeck, write_script, write_profile):
+def test_a_profile_can_insist_on_restarts(rankdeck, write_profile):
     launch = {"on_failure": "restart", "max_restarts": 2, "restart_when": "always"}
-    run = rankdeck.launch(write_profile(write_script("cursed.py", "import no_such_package"), launch=launch))
+    run = rankdeck.launch(write_profile("import no_such_package", launch=launch))
     assert rankdeck.wait_state(run, "failed")["attempt"] == 2
 
 
-def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, write_script, write_profile):
-    script = write_script(
-        "slow.py",
+def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, launch):
+    script = (
         "import os, sys, rankdeck\n"
         "attempt = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
         "for step in range(1, 3 + attempt): rankdeck.log(step=step)\n"
-        "sys.exit(attempt < 4)",
+        "sys.exit(attempt < 4)"
     )
-    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 10}))
+    run = launch(script, launch={"on_failure": "restart", "max_restarts": 10})
     status = rankdeck.wait_state(run, "succeeded")
     assert status["attempt"] == 4
 
@@ -112,8 +116,8 @@ def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, write_script
 # --- restart
 
 
-def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
+def test_restart_says_what_it_does_and_does_it(rankdeck, launch):
+    run = launch(FAIL_ONCE, ranks=2)
     old = rankdeck.wait_state(run, "holding")
     check_out(rankdeck("restart", run), 0, "attempt 1")
     status = rankdeck.wait_state(run, "succeeded")
@@ -121,18 +125,15 @@ def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_pro
     assert not any(is_alive(rank["pid"]) for rank in old["ranks"])
 
 
-def test_a_restart_that_is_refused_is_an_error_with_the_reason(rankdeck, write_script, write_profile, work):
+def test_a_restart_that_is_refused_is_an_error_with_the_reason(rankdeck, work, launch):
     """The ranks end when everybody has asked."""
-    script = write_script(
-        "slow.py",
+    script = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('up', flush=True)\n"
-        "while not os.path.exists('go'): time.sleep(0.01)",
+        "while not os.path.exists('go'): time.sleep(0.01)"
     )
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGTERM", 600], ["SIGKILL", 5]]}))
-    for rank in range(2):
-        rankdeck.wait_log(run, rank, b"up")
+    run = launch(script, ranks=2, launch={"stop_ladder": [["SIGTERM", 600], ["SIGKILL", 5]]}, says=b"up")
     assert rankdeck("stop", run, "--no-wait").returncode == 0
     done = rankdeck("restart", run)
     assert (done.returncode, done.stdout) == (1, "")
@@ -141,10 +142,9 @@ def test_a_restart_that_is_refused_is_an_error_with_the_reason(rankdeck, write_s
     rankdeck.wait_state(run, "stopped")
 
 
-def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
+def test_a_new_attempt_gets_a_new_store(rankdeck, launch):
     """torch 2.13's ranks read addresses of the last attempt when the store is the same (pytorch#135712)."""
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
+    run = launch(FOR_EVER, says=b"up")
     rankdeck("restart", run)
     rankdeck.wait_log(run, 0, b"up", attempt=1)
     first, second = events(rankdeck, run, "StoreOpened")
@@ -153,7 +153,7 @@ def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
 
 
 @pytest.mark.parametrize("how", ["succeeded", "failed", "stopped"])
-def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_profile, how, work):
+def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, how, work, launch):
     script = write_script(
         "ends.py",
         "import os, signal, sys\n"
@@ -162,8 +162,7 @@ def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_pro
         "if how == 'failed': sys.exit(3)\n"
         "if how == 'stopped': signal.pause()\n",
     )
-    profile = write_profile({"script": str(script), "args": [how]}, ranks=2, launch={"on_failure": "stop"})
-    run = rankdeck.launch(profile)
+    run = launch({"script": str(script), "args": [how]}, ranks=2, launch={"on_failure": "stop"})
     if how == "stopped":
         rankdeck.wait_log(run, 0, b"up")
         rankdeck("stop", run)
@@ -177,8 +176,8 @@ def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_pro
     assert [rankdeck.log(run, rank, attempt=1) for rank in range(2)] == [b"up\n"] * 2
 
 
-def test_a_restart_waits_for_the_supervisor_that_has_just_ended_the_run(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("ends.py", "print('up')")))
+def test_a_restart_waits_for_the_supervisor_that_has_just_ended_the_run(rankdeck, launch):
+    run = launch("print('up')")
     assert rankdeck("wait", run).returncode == 0
     wait_until(lambda: rankdeck.processes() == [])
     with (rankdeck.folder(run) / "supervisor.lock").open("rb+") as lock, ThreadPoolExecutor() as threads:
@@ -195,15 +194,14 @@ def test_a_restart_waits_for_the_supervisor_that_has_just_ended_the_run(rankdeck
     assert rankdeck("wait", run).returncode == 0
 
 
-def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, write_script, write_profile):
-    script = write_script(
-        "resume.py",
+def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, write_profile):
+    script = (
         "import os, sys\nfrom pathlib import Path\n"
         "path = Path(os.environ['RANKDECK_CHECKPOINTS']) / 'step'\n"
         "path.parent.mkdir(parents=True, exist_ok=True)\n"
         "step = int(path.read_text()) if path.exists() else 0\n"
         "path.write_text(str(step + 10)); print('from', step)\n"
-        "sys.exit(step < 10)",
+        "sys.exit(step < 10)"
     )
     check_out(rankdeck("launch", write_profile(script, launch={"on_failure": "restart"})), 0, "from 10")
 
@@ -211,14 +209,13 @@ def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, wri
 # --- stop and kill
 
 
-def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, write_script, write_profile):
-    script = write_script(
-        "polite.py",
+def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, launch):
+    script = (
         "import signal\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
-        "print('up', flush=True)\nsignal.sigwait([signal.SIGUSR1])\nprint('saved')",
+        "print('up', flush=True)\nsignal.sigwait([signal.SIGUSR1])\nprint('saved')"
     )
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 600], ["SIGKILL", 5]]}))
+    run = launch(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 600], ["SIGKILL", 5]]})
     rankdeck.wait_log(run, 0, b"up")
     rankdeck.wait_log(run, 1, b"up")
     rankdeck.wait_state(run, "running")  # a rank may print before the supervisor knows of it
@@ -229,14 +226,13 @@ def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, write_script, write_
 
 
 @pytest.mark.parametrize("words", [(), ("--now",)], ids=["ladder", "now"])
-def test_after_stop_no_process_of_the_run_exists(rankdeck, write_script, write_profile, work, words):
+def test_after_stop_no_process_of_the_run_exists(rankdeck, work, words, launch):
     """Ranks that ignore every polite signal, and children in their group, in sessions of their own, and orphans."""
-    profile = write_profile(
-        write_script("stubborn.py", STUBBORN_WITH_CHILDREN),
+    run = launch(
+        STUBBORN_WITH_CHILDREN,
         ranks=2,
         launch={"stop_ladder": [["SIGINT", 0.3], ["SIGTERM", 0.3], ["SIGKILL", 5]]},
     )
-    run = rankdeck.launch(profile)
     pids = wait_until(
         lambda: [int(path.read_text()) for path in work.glob("*.pid")] if len(list(work.glob("*.pid"))) == 6 else []
     )
@@ -248,74 +244,55 @@ def test_after_stop_no_process_of_the_run_exists(rankdeck, write_script, write_p
     wait_until(lambda: rankdeck.processes() == [])
 
 
-def test_after_the_end_no_child_of_a_rank_exists(rankdeck, write_script, write_profile, work):
-    script = write_script(
-        "leave.py", STUBBORN_WITH_CHILDREN.replace('print("up", flush=True)\nwhile True: signal.pause()', "")
-    )
-    run = rankdeck.launch(write_profile(script))
+def test_after_the_end_no_child_of_a_rank_exists(rankdeck, work, launch):
+    run = launch(STUBBORN_WITH_CHILDREN.replace('print("up", flush=True)\nwhile True: signal.pause()', ""))
     assert rankdeck("wait", run).returncode == 0
     assert not any(is_alive(int(path.read_text())) for path in work.glob("*.pid"))
     wait_until(lambda: rankdeck.processes() == [])
 
 
-def test_a_stop_during_the_start_ends_the_run(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
+def test_a_stop_during_the_start_ends_the_run(rankdeck, launch):
+    run = launch(FOR_EVER, ranks=4)
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: rankdeck.processes() == [])
 
 
-@pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("SIGTERM", 15), ("6", 6), ("usr1", 10)])
-def test_kill_sends_a_signal_to_one_rank(rankdeck, write_script, write_profile, name, number):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=3))
-    rankdeck.wait_log(run, 1, b"up")  # it may print before the supervisor knows of it
-    done = rankdeck("kill", run, "--rank", "1", "--signal", name)
-    assert done.returncode == 0
-    status = rankdeck.wait_state(run, "holding")
-    assert [rank["exit"] for rank in status["ranks"]] == [None, -number, None]
-
-
-@pytest.mark.parametrize("words", [("--rank", "9"), ("--rank", "-1"), ("--rank", "0", "--signal", "NOPE"), ("--rank", "0", "--signal", "0"), ("--rank", "0", "--signal", "99")])  # fmt: skip
-def test_kill_of_what_does_not_exist_harms_nobody(rankdeck, write_script, write_profile, words):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
-    rankdeck.wait_log(run, 0, b"up")
-    done = rankdeck("kill", run, *words)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2 or (done.returncode == 1 and "no rank 9" in done.stderr)
+def test_kill_sends_a_signal_to_one_rank_and_harms_nobody_where_rank_or_signal_do_not_exist(rankdeck, launch):
+    run = launch(FOR_EVER, ranks=5, says=b"up")
+    for words in (["9"], ["-1"], ["0", "--signal", "NOPE"], ["0", "--signal", "0"], ["0", "--signal", "99"]):
+        done = rankdeck("kill", run, "--rank", *words)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 2 or (done.returncode == 1 and "no rank 9" in done.stderr)
     rankdeck.wait_state(run, "running")
+    for rank, name in enumerate(("KILL", "SIGTERM", "6", "usr1"), 1):
+        assert rankdeck("kill", run, "--rank", str(rank), "--signal", name).returncode == 0
+    ends = [None, -9, -15, -6, -10]
+    rankdeck.wait_status(run, lambda status: [rank["exit"] for rank in status["ranks"]] == ends)
+    check_err(rankdeck("kill", run, "--rank", "1"), 1, "rank 1 has ended already")
+    rankdeck("stop", run, "--now")
 
 
-def test_a_run_that_has_ended_has_no_rank_to_kill_and_no_stacks(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
+def test_a_run_that_has_ended_has_no_rank_to_kill_and_no_stacks(rankdeck, launch):
+    run = launch("print('said')")
     rankdeck("wait", run)
     for done in (rankdeck("kill", run, "--rank", "0"), rankdeck("stacks", run)):
         check_err(done, 1, f"{run} has ended")
 
 
-def test_kill_waits_for_a_rank_that_is_about_to_start(rankdeck, write_script, write_profile, work):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), launch={"setup": f"sleep 2; : {work}"}))
+def test_kill_waits_for_a_rank_that_is_about_to_start(rankdeck, work, launch):
+    run = launch(FOR_EVER, launch={"setup": f"sleep 2; : {work}"})
     assert rankdeck("kill", run, "--rank", "0").returncode == 0
     assert rankdeck.wait_state(run, "holding")["ranks"][0]["exit"] == -9
-
-
-def test_kill_of_a_rank_that_has_ended_alone_is_refused(rankdeck, write_script, write_profile):
-    script = write_script(
-        "fail.py", "import os, time\nif os.environ['RANK'] == '0': raise SystemExit(3)\ntime.sleep(600)"
-    )
-    run = rankdeck.launch(write_profile(script, ranks=2))
-    rankdeck.wait_state(run, "holding")
-    check_err(rankdeck("kill", run, "--rank", "0"), 1, "rank 0 has ended already")
-    rankdeck("stop", run, "--now")
 
 
 # --- clean
 
 
-def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, write_script, write_profile):
-    ended = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')"), name="ended"))
+def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, launch):
+    ended = launch("print('hello')", name="ended")
     rankdeck("wait", ended)
-    running = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), name="running"))
-    rankdeck.wait_log(running, 0, b"up")
+    running = launch(FOR_EVER, name="running", says=b"up")
     done = rankdeck("clean", "--yes", "--json")
     assert json.loads(done.stdout) == [ended]
     assert not rankdeck.folder(ended).exists()
@@ -324,10 +301,9 @@ def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, write_script, w
     assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
 
 
-def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, write_script, write_profile):
+def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, launch):
     """Its processes live, and its folder is all that leads to them."""
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
+    run = launch(FOR_EVER, says=b"up")
     pid = rankdeck.supervisor(run)
     kill_hard(pid)
     wait_gone(pid)
@@ -335,8 +311,8 @@ def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, write_script, 
     rankdeck.wait_state(run, "running")
 
 
-def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')")))
+def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, launch):
+    run = launch("print('hello')")
     rankdeck("wait", run)
     for words in ([], [run]):
         check_err(rankdeck("clean", *words), 2, "not removed: there is no terminal to confirm it", "--yes")
@@ -345,8 +321,8 @@ def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, 
     assert rankdeck("clean").returncode == 0  # nothing to remove, nothing to ask
 
 
-def test_clean_leaves_the_newest_and_the_youngest_runs(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("done.py", "print('done')"))
+def test_clean_leaves_the_newest_and_the_youngest_runs(rankdeck, write_profile):
+    profile = write_profile("print('done')")
     oldest, *young = [rankdeck("launch", profile).stdout.split()[0] for _ in range(3)]
     summary = rankdeck.folder(oldest) / "summary.json"
     wait_until(lambda: not rankdeck.processes(), what="nobody writes it any more")
@@ -365,9 +341,12 @@ def test_a_wrong_choice_of_runs_to_remove_removes_nothing(rankdeck, words):
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
-def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, write_script, write_profile):
-    script = write_script("once.py", FAIL_ONCE.replace("sys.exit(5)", "os._exit(5)") + "while True: signal.pause()\n")
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "stop", "stop_ladder": LADDER}))
+def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, launch):
+    run = launch(
+        FAIL_ONCE.replace("sys.exit(5)", "os._exit(5)") + "while True: signal.pause()\n",
+        ranks=2,
+        launch={"on_failure": "stop", "stop_ladder": LADDER},
+    )
     rankdeck("wait", run)
     rankdeck.wait_state(run, "failed")
     asking = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "clean"], encoding="utf-8", timeout=PATIENCE, env=os.environ)
@@ -382,10 +361,8 @@ def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, write_sc
     rankdeck.wait_state(run, "running")
 
 
-def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("for_ever.py", FOR_EVER), ranks=2))
-    for rank in range(2):
-        rankdeck.wait_log(run, rank, b"up")
+def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, launch):
+    run = launch(FOR_EVER, ranks=2, says=b"up")
     ranks = rankdeck.pids(run)
     wait_until((rankdeck.folder(run) / "summary.json").exists)
     supervisor = rankdeck.supervisor(run)

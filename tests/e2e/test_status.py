@@ -26,9 +26,8 @@ def gate(before: str = "", after: str = "") -> str:
 # --- status
 
 
-def test_status_json_has_what_scripts_may_rely_on(rankdeck, write_script, write_profile, work):
-    script = write_script("gate.py", gate("import rankdeck\nrankdeck.log(step=7, loss=0.5)", "sys.exit(0)"))
-    run = rankdeck.launch(write_profile(script, ranks=2, name="shape"))
+def test_status_json_has_what_scripts_may_rely_on(rankdeck, work, launch):
+    run = launch(gate("import rankdeck\nrankdeck.log(step=7, loss=0.5)", "sys.exit(0)"), ranks=2, name="shape")
     status = rankdeck.wait_status(run, lambda status: [rank["step"] for rank in status["ranks"]] == [7, 7])
     assert {"run", "name", "state", "ranks"} <= set(status)
     assert (status["run"], status["name"], status["state"]) == (run, "shape", "running")
@@ -54,17 +53,16 @@ def test_status_json_has_what_scripts_may_rely_on(rankdeck, write_script, write_
     assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [("exited", 0)] * 2
 
 
-def test_status_tells_how_ranks_ended(rankdeck, write_script, write_profile):
-    script = write_script(
-        "ends.py",
+def test_status_tells_how_ranks_ended(rankdeck, launch):
+    script = (
         "import os, signal, sys\n"
         "rank = int(os.environ['RANK'])\n"
         "if rank == 0: sys.exit(0)\n"
         "if rank == 1: sys.exit(3)\n"
         "if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "while True: signal.pause()",
+        "while True: signal.pause()"
     )
-    run = rankdeck.launch(write_profile(script, ranks=4))
+    run = launch(script, ranks=4)
     status = rankdeck.wait_status(run, lambda status: sum(r["exit"] is not None for r in status["ranks"]) == 3)
     assert status["state"] == "holding"
     assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [
@@ -78,19 +76,7 @@ def test_status_tells_how_ranks_ended(rankdeck, write_script, write_profile):
     assert status["ranks"][3]["state"] == "stopped"
 
 
-def test_status_for_people_names_the_root_cause(rankdeck, write_script, write_profile):
-    script = write_script("fail.py", "raise RuntimeError('no such luck')")
-    run = rankdeck.launch(write_profile(script))
-    rankdeck.wait_state(run, "holding")
-    said = rankdeck("status", run).stdout
-    assert "holding" in said
-    assert "RuntimeError: no such luck" in said
-    assert f"rankdeck restart {run}" in said
-
-
-def test_what_a_rank_says_of_its_backend_moves_no_terminal_and_names_no_rank_that_is_not_there(
-    rankdeck, write_script, write_profile
-):
+def test_what_a_rank_says_of_its_backend_moves_no_terminal_and_names_no_rank_that_is_not_there(rankdeck, write_profile):
     """The rank fails while it sets its process group up, with words that are made to do harm, on both backends in turn."""
     text = """
 import rankdeck, sys
@@ -99,7 +85,7 @@ sys.stderr.write("Ranks 77 failed to pass monitoredBarrier in 5 ms\\n")
 raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier in 5 ms")
 """
     backend = {"name": "gloo", "fallback": ["cpu:gloo"]}
-    profile = write_profile(write_script("evil.py", text), ranks=2, backend=backend, launch={"on_failure": "stop"})
+    profile = write_profile(text, ranks=2, backend=backend, launch={"on_failure": "stop"})
     done = rankdeck("launch", profile)
     check_err(done, 1, "running on cpu:gloo")
     run = done.stdout.split("\n")[0]
@@ -111,8 +97,8 @@ raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier 
         assert "IndexError" not in text
 
 
-def test_seven_processes_of_ours_run_beside_the_ranks_and_each_says_what_it_is(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2, launch={"warm": True}))
+def test_seven_processes_of_ours_run_beside_the_ranks_and_each_says_what_it_is(rankdeck, launch):
+    run = launch(FOR_EVER, ranks=2, launch={"warm": True})
     rankdeck.wait_state(run, "running")
     ranks = rankdeck.pids(run)
     titles = {f"rankdeck: {role} {run}" for role in ("supervisor", "guard")}
@@ -120,11 +106,11 @@ def test_seven_processes_of_ours_run_beside_the_ranks_and_each_says_what_it_is(r
     wait_until(
         lambda: sorted(one.command.strip() for one in rankdeck.processes() if one.pid not in ranks) == sorted(titles)
     )
-    assert all("up.py" in one.command for one in rankdeck.processes() if one.pid in ranks)
+    assert all("job.py" in one.command for one in rankdeck.processes() if one.pid in ranks)
 
 
-def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_script, write_profile):
-    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_profile):
+    rankdeck("launch", write_profile("print('hello')"))
     before = rankdeck.status()
     assert before["state"] == "succeeded"
     assert rankdeck.processes() == []
@@ -135,26 +121,24 @@ def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_scr
 # --- numbers
 
 
-def test_metrics_are_read_by_patterns_of_the_profile(rankdeck, write_script, write_profile):
-    script = write_script("plain.py", gate("print('schritt 12: verlust 0,5 -> 0.25 @@ 9')"))
+def test_metrics_are_read_by_patterns_of_the_profile(rankdeck, launch):
     patterns = [r"schritt (?P<step>\d+)", r"-> (?P<loss>\S+)", r"@@ (?P<throughput>\d+)"]
-    run = rankdeck.launch(write_profile(script, metrics={"patterns": patterns}))
+    run = launch(gate("print('schritt 12: verlust 0,5 -> 0.25 @@ 9')"), metrics={"patterns": patterns})
     status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 12)
     assert status["ranks"][0]["loss"] == 0.25
     assert status["ranks"][0]["throughput"] == 9
 
 
-def test_metrics_are_read_from_rankdeck_log_and_throughput_is_computed(rankdeck, write_script, write_profile):
-    script = write_script(
-        "logged.py",
+def test_metrics_are_read_from_rankdeck_log_and_throughput_is_computed(rankdeck, launch):
+    script = (
         "import os, time, rankdeck\n"
         "step = 0\n"
         "while not os.path.exists('go'):\n"
         "    step += 1\n"
         "    rankdeck.log(step=step, steps=9999, loss=1 / step, samples=10)\n"
-        "    time.sleep(0.02)\n",
+        "    time.sleep(0.02)\n"
     )
-    run = rankdeck.launch(write_profile(script, ranks=2))
+    run = launch(script, ranks=2)
     status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["throughput"] and status["throughput"])
     rate = status["ranks"][0]["throughput"]
     assert 0 < rate < 520, "10 samples every 20 ms or more"
@@ -164,9 +148,8 @@ def test_metrics_are_read_from_rankdeck_log_and_throughput_is_computed(rankdeck,
     assert 0 < status["loss"] <= 1
 
 
-def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, write_script, write_profile):
-    script = write_script("nan.py", gate("import rankdeck\nrankdeck.log(step=1, loss=float('nan'))\nprint('loss=inf')"))
-    run = rankdeck.launch(write_profile(script))
+def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, launch):
+    run = launch(gate("import rankdeck\nrankdeck.log(step=1, loss=float('nan'))\nprint('loss=inf')"))
     status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 1)
     assert status["ranks"][0]["loss"] == "nan"
     assert status["ranks"][0]["note"] == "the loss is nan"
@@ -176,12 +159,12 @@ def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, write_script
 # --- names
 
 
-def test_a_run_goes_by_its_id_by_any_unique_beginning_and_by_a_dash(rankdeck, write_script, write_profile):
+def test_a_run_goes_by_its_id_by_any_unique_beginning_and_by_a_dash(rankdeck, write_script, launch):
     script, runs = write_script("hello.py", "print('hello')"), []
     for name in ("alpha", "beta", "beta"):
-        runs.append(rankdeck.launch(write_profile(script, name=name)))
+        runs.append(launch(script, name=name))
         rankdeck("wait", runs[-1])
-    longer = rankdeck.launch(write_profile(script, name=runs[0]))
+    longer = launch(script, name=runs[0])
     rankdeck("wait", longer)
     assert [rankdeck.status(word)["run"] for word in (*runs, "-")] == [*runs, longer]
     assert rankdeck.status(longer[:-1])["run"] == longer
@@ -200,10 +183,10 @@ def test_a_run_that_does_not_exist_is_a_usage_error(rankdeck, word):
 # --- ps
 
 
-def test_ps_lists_what_runs_and_all_lists_what_has_ended(rankdeck, write_script, write_profile):
-    ended = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')"), name="ended"))
+def test_ps_lists_what_runs_and_all_lists_what_has_ended(rankdeck, launch):
+    ended = launch("print('hello')", name="ended")
     rankdeck("wait", ended)
-    running = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), name="running", ranks=3))
+    running = launch(FOR_EVER, name="running", ranks=3)
     rankdeck.wait_state(running, "running")
     assert [run["run"] for run in json.loads(rankdeck("ps", "--json").stdout)] == [running]
 
@@ -216,12 +199,14 @@ def test_ps_lists_what_runs_and_all_lists_what_has_ended(rankdeck, write_script,
     assert ended not in rankdeck("ps").stdout
 
 
-def test_ps_names_a_run_that_holds_with_the_reason(rankdeck, write_script, write_profile):
-    script = write_script(
-        "fails.py", "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)"
-    )
-    run = rankdeck.launch(write_profile(script, ranks=2))
+def test_ps_and_status_name_a_run_that_holds_with_the_reason(rankdeck, launch):
+    script = "import os, time\nif os.environ['RANK'] == '1': raise RuntimeError('no such luck')\ntime.sleep(600)"
+    run = launch(script, ranks=2)
     rankdeck.wait_state(run, "holding")
+    said = rankdeck("status", run).stdout
+    assert [
+        text for text in ("holding", "RuntimeError: no such luck", f"rankdeck restart {run}") if text not in said
+    ] == []
 
     def listed() -> dict[str, Any]:
         found: list[dict[str, Any]] = json.loads(rankdeck("ps", "--json").stdout)
@@ -240,8 +225,8 @@ def test_ps_of_an_empty_home_says_how_to_start(rankdeck):
     assert json.loads(rankdeck("ps", "--all", "--json").stdout) == []
 
 
-def test_ps_says_when_a_supervisor_is_gone(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+def test_ps_says_when_a_supervisor_is_gone(rankdeck, launch):
+    run = launch(FOR_EVER)
     rankdeck.wait_state(run, "running")
     supervisor = rankdeck.supervisor(run)
 
@@ -288,8 +273,8 @@ def test_a_run_without_a_plan_is_named_by_ps_and_removed_by_clean(rankdeck):
     assert sorted(folder.name for folder in runs.iterdir()) == ["a-file", "a-link", "notes-data", "young-abcd"]
 
 
-def test_an_active_run_whose_plan_is_removed_stays(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("stay.py", "import time; time.sleep(10_000)")))
+def test_an_active_run_whose_plan_is_removed_stays(rankdeck, launch):
+    run = launch("import time; time.sleep(10_000)")
     rankdeck.wait_state(run, "running")
     plan = rankdeck.folder(run) / "plan.json"
 
@@ -316,15 +301,15 @@ def test_an_active_run_whose_plan_is_removed_stays(rankdeck, write_script, write
     assert rankdeck.status(run)["state"] == "running"
 
 
-def test_two_homes_do_not_see_each_others_runs(rankdeck, write_script, write_profile, tmp_path):
-    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+def test_two_homes_do_not_see_each_others_runs(rankdeck, write_profile, tmp_path):
+    rankdeck("launch", write_profile("print('hello')"))
     other = {"RANKDECK_HOME": str(tmp_path / "other")}
     assert json.loads(rankdeck("ps", "--all", "--json", env=other).stdout) == []
     assert rankdeck("status", "-", env=other).returncode == 2
 
 
-def test_a_home_that_is_relative_or_has_a_tilde_is_understood(rankdeck, write_script, write_profile, work):
-    profile = write_profile(write_script("hello.py", "print('hello')"))
+def test_a_home_that_is_relative_or_has_a_tilde_is_understood(rankdeck, write_profile, work):
+    profile = write_profile("print('hello')")
     for home, found in (("kept/here", work / "kept/here"), ("~/kept", work / "kept")):
         done = rankdeck("launch", profile, env={"RANKDECK_HOME": home, "HOME": str(work)})
         assert done.returncode == 0, done.stderr

@@ -7,8 +7,8 @@ from tests.support import check_err, entries
 TRAIN = entries("e2e/sweep", "train")
 
 
-def test_a_sweep_shows_what_would_run_and_starts_nothing(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", TRAIN))
+def test_a_sweep_shows_what_would_run_and_starts_nothing(rankdeck, write_profile):
+    profile = write_profile(TRAIN)
     words = ("sweep", profile, "--arg", "lr=1,2", "--over", "layout.ranks_per_node=[1, 2]")
     shown = rankdeck(*words, "--dry-run")
     assert shown.returncode == 0, shown.stderr
@@ -22,8 +22,8 @@ def test_a_sweep_shows_what_would_run_and_starts_nothing(rankdeck, write_script,
     assert not list((rankdeck.home / "runs").glob("*"))
 
 
-def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_script, write_profile, work):
-    profile = write_profile(write_script("train.py", TRAIN))
+def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_profile, work):
+    profile = write_profile(TRAIN)
     check_err(rankdeck("sweep", profile, "--over", "launch.workdir=['.', 'nowhere']"), 3, "nowhere does not exist")
     check_err(rankdeck("sweep", profile, "--over", "layout.ranks_per_node=[1, 'x']"), 2, "--over layout.ranks_per_node")
     check_err(rankdeck("sweep", profile, "--arg", "lr=1,fast"), 2, "--arg lr=1,fast: lr: 'fast' is not a number")
@@ -37,8 +37,8 @@ def test_a_sweep_with_a_point_that_can_not_run_starts_none(rankdeck, write_scrip
     assert not list((rankdeck.home / "runs").glob("*"))
 
 
-def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", TRAIN))
+def test_runs_of_a_sweep_are_ordinary_runs_that_know_their_values(rankdeck, write_profile):
+    profile = write_profile(TRAIN)
     done = rankdeck("sweep", profile, "--arg", "lr=1,7,2", "--name", "mine", "--parallel", "2")
     check_err(done, 1, "mine: 3 runs", " failed")
     listed = json.loads(rankdeck("runs", "--json").stdout)
@@ -91,8 +91,8 @@ while base > 1:
 """
 
 
-def test_a_run_that_its_rule_stops_is_no_failure(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", WORSE))
+def test_a_run_that_its_rule_stops_is_no_failure(rankdeck, write_profile):
+    profile = write_profile(WORSE)
     rule = "metrics.stop_when=val_loss > best + 1 after 2"
     done = rankdeck("launch", profile, "--set", rule, "--set", 'recipe.args=["--base", "5"]')
     assert done.returncode == 0, done.stderr
@@ -104,8 +104,8 @@ def test_a_run_that_its_rule_stops_is_no_failure(rankdeck, write_script, write_p
     )
 
 
-def test_runs_of_a_sweep_that_fall_behind_its_best_are_stopped(rankdeck, write_script, write_profile):
-    profile = write_profile(write_script("train.py", WORSE))
+def test_runs_of_a_sweep_that_fall_behind_its_best_are_stopped(rankdeck, write_profile):
+    profile = write_profile(WORSE)
     words = ("--arg", "base=1,9", "--name", "mine", "--stop-when", "val_loss > sweep.best * 2")
     done = rankdeck("sweep", profile, *words)
     assert done.returncode == 0, done.stderr

@@ -116,8 +116,8 @@ def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
 BAR = entries("e2e/terminal", "bar")
 
 
-def test_bars_of_ranks_stay_below_the_output_of_launch(write_script, write_profile, home, work):
-    profile = write_profile(write_script("bar.py", BAR), ranks=2)
+def test_bars_of_ranks_stay_below_the_output_of_launch(write_profile, home, work):
+    profile = write_profile(BAR, ranks=2)
     keep = " ".join(shlex.quote(f"{name}={os.environ[name]}") for name in ("RANKDECK_HOME", "XDG_RUNTIME_DIR"))
     command = f"cd {shlex.quote(str(work))}; env {keep} {shlex.join(COMMAND)} launch {shlex.quote(str(profile))}; cat"
     terminal = Terminal(80, 24, command)

@@ -113,14 +113,11 @@ def has_ended(attempt: int) -> Callable[[dict[str, Any]], bool]:
 
 
 @pytest.mark.parametrize("case", ALONE)
-def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_profile, work, case):
+def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, work, case, launch):
     script = write_script("script.py", SAY + SAME[case])
     found = {}
     for warm in (False, True):
-        profile = write_profile(
-            {"script": str(script), "args": ["--a", "b c"]}, launch={"warm": warm, "on_failure": "stop"}
-        )
-        run = rankdeck.launch(profile)
+        run = launch({"script": str(script), "args": ["--a", "b c"]}, launch={"warm": warm, "on_failure": "stop"})
         rankdeck("wait", run)
         (rank,) = rankdeck.status(run)["ranks"]
         both = [rankdeck.log(run, 0, stream).decode().replace(run, "RUN") for stream in ("out", "err")]
@@ -130,7 +127,7 @@ def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_pro
 
 
 @pytest.mark.parametrize("text", ["", "raise ValueError('wrong')"])
-def test_a_module_is_run_as_a_module(rankdeck, write_profile, work, text):
+def test_a_module_is_run_as_a_module(rankdeck, work, text, launch):
     (work / "pkg").mkdir()
     (work / "pkg" / "__init__.py").touch()
     (work / "pkg" / "job.py").write_text(
@@ -139,37 +136,35 @@ def test_a_module_is_run_as_a_module(rankdeck, write_profile, work, text):
     )
     found = {}
     for warm in (False, True):
-        run = rankdeck.launch(
-            write_profile({"module": "pkg.job", "args": ["x"]}, launch={"warm": warm, "on_failure": "stop"})
-        )
+        run = launch({"module": "pkg.job", "args": ["x"]}, launch={"warm": warm, "on_failure": "stop"})
         rankdeck("wait", run)
         found[warm] = (rankdeck.log(run, 0), rankdeck.log(run, 0, "err"), rankdeck.status(run)["ranks"][0]["exit"])
     assert found[True] == found[False]
     assert b'"pkg.job"' in found[True][0]
 
 
-def test_every_rank_has_random_numbers_of_its_own(rankdeck, write_script, write_profile):
+def test_every_rank_has_random_numbers_of_its_own(rankdeck, launch):
     text = "import random, secrets, uuid, tempfile, numpy, torch, multiprocessing\nsay(numbers=[random.random(), numpy.random.rand(), secrets.token_hex(), str(uuid.uuid4()), tempfile.mktemp(), multiprocessing.current_process().authkey.hex(), torch.initial_seed(), torch.rand(1).item()])"
-    run = rankdeck.launch(write_profile(write_script("dice.py", SAY + text), ranks=3, launch={"warm": True}))
+    run = launch(SAY + text, ranks=3, launch={"warm": True})
     rankdeck("wait", run)
     rows = [json.loads(rankdeck.log(run, rank).split(b" ", 1)[1])["numbers"] for rank in range(3)]
     assert [len(set(column)) for column in zip(*rows, strict=True)] == [3] * 8
 
 
-def test_what_a_rank_shares_with_the_template_is_not_taken_apart(rankdeck, write_script, write_profile):
+def test_what_a_rank_shares_with_the_template_is_not_taken_apart(rankdeck, launch):
     """What a module of the template holds would be deleted with it. That it is not, shows that the interpreter did not end this rank."""
     text = "import torch.distributed as dist\ndist.init_process_group('gloo')\nimport json\nclass Last:\n    def __del__(self): print('deleted')\njson.kept = Last()\nprint('end')"
     said = {}
     for warm in (False, True):
-        run = rankdeck.launch(write_profile(write_script("last.py", text), launch={"warm": warm}))
+        run = launch(text, launch={"warm": warm})
         rankdeck("wait", run)
         said[warm] = rankdeck.log(run, 0)
     assert said[False] == b"end\ndeleted\n"
     assert said[True] == b"end\n"
 
 
-def test_torch_compile_works_in_a_forked_rank(rankdeck, write_script, write_profile):
+def test_torch_compile_works_in_a_forked_rank(rankdeck, launch):
     text = "import torch\nf = torch.compile(lambda x: (x * 2).sin().sum(), backend='aot_eager')\nsay(ok=torch.allclose(f(torch.ones(3)), (torch.ones(3) * 2).sin().sum()))"
-    run = rankdeck.launch(write_profile(write_script("compile.py", SAY + text), launch={"warm": True}))
+    run = launch(SAY + text, launch={"warm": True})
     rankdeck("wait", run)
     assert b'{"ok": true}' in rankdeck.log(run, 0), rankdeck.log(run, 0, "err")

@@ -56,9 +56,9 @@ def small_home(needs_root, tmp_path, request) -> Iterator[Path]:
 
 
 def test_on_a_full_disk_a_run_goes_on_says_so_and_writes_what_waited_when_there_is_room(
-    small_home, rankdeck, write_script, write_profile, work
+    small_home, rankdeck, work, launch
 ):
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2))
+    run = launch(COUNT_ELSEWHERE, ranks=2)
     pids = [rank["pid"] for rank in rankdeck.wait_state(run, "running")["ranks"]]
     wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
 
@@ -93,9 +93,7 @@ def test_on_a_full_disk_a_run_goes_on_says_so_and_writes_what_waited_when_there_
     assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "failed"
 
 
-def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
-    rankdeck, write_script, write_profile, needs_root, tmp_path
-):
+def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(rankdeck, write_profile, needs_root, tmp_path):
     home = tmp_path / "full"
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(home)]
@@ -104,7 +102,7 @@ def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
     try:
         (home / "runs").mkdir(mode=0o700)
         fill_up(home / "filler")
-        profile = write_profile(write_script("hello.py", "print('hello')"))
+        profile = write_profile("print('hello')")
         check_err(rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)}), 1, f"{FULL}: '{home}/runs/job-")
         assert os.listdir(home / "runs") == []
     finally:
@@ -112,12 +110,11 @@ def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
 
 
 def test_a_run_whose_disk_fills_up_before_its_first_ranks_says_so_and_can_be_restarted(
-    small_home, rankdeck, write_script, write_profile, work
+    small_home, rankdeck, work, launch
 ):
     """Its plan is written, and its node is not asked for anything yet. The first start does not wait for room."""
     waits = f"while [ ! -e {work}/go ]; do sleep 0.02; done"
-    script = write_script("count.py", COUNT_ELSEWHERE)
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"setup": waits}))
+    run = launch(COUNT_ELSEWHERE, ranks=2, launch={"setup": waits})
     fill_up(small_home / "filler")
     (work / "go").touch()
     rankdeck.wait_status(run, lambda status: status["state"] == "failed" and "a disk there is full" in status["doing"])
@@ -130,10 +127,8 @@ def test_a_run_whose_disk_fills_up_before_its_first_ranks_says_so_and_can_be_res
     rankdeck.ends(run, work / "finish")
 
 
-def test_a_run_that_succeeds_on_a_full_disk_is_written_down_when_there_is_room(
-    small_home, rankdeck, write_script, write_profile, work
-):
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2))
+def test_a_run_that_succeeds_on_a_full_disk_is_written_down_when_there_is_room(small_home, rankdeck, work, launch):
+    run = launch(COUNT_ELSEWHERE, ranks=2)
     first = pids(rankdeck.wait_state(run, "running"))
     wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
     fill_up(small_home / "filler")
@@ -158,11 +153,9 @@ def wait_for_room(rankdeck, run: str, *, attempt: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["space", "files"])
-def test_ranks_that_start_again_wait_for_room_and_use_up_no_restart(
-    what, small_home, rankdeck, write_script, write_profile, work
-):
+def test_ranks_that_start_again_wait_for_room_and_use_up_no_restart(what, small_home, rankdeck, work, launch):
     policy = {"on_failure": "restart", "max_restarts": 1}
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2, launch=policy))
+    run = launch(COUNT_ELSEWHERE, ranks=2, launch=policy)
     first = pids(rankdeck.wait_state(run, "running"))
     wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
     if what == "space":
@@ -182,10 +175,9 @@ def test_ranks_that_start_again_wait_for_room_and_use_up_no_restart(
     rankdeck.ends(run, work / "finish")
 
 
-def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, write_script, write_profile, work):
-    recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.05"]}
+def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, work, launch):
     policy = {"warm": True, "on_failure": "restart", "max_restarts": 1}
-    run = rankdeck.launch(write_profile(recipe, ranks=2, launch=policy))
+    run = launch(TRAIN, ranks=2, launch=policy, args=["1000000", "0.05"])
     status = reached(rankdeck, run, 3)
     first, furthest = pids(status), max(rank["step"] for rank in status["ranks"])
     fill_up(small_home / "filler")
@@ -198,9 +190,9 @@ def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, write_script, 
     rankdeck.ends(run, work / "finish")
 
 
-def test_a_run_that_waits_for_room_can_be_stopped(small_home, rankdeck, write_script, write_profile, work):
+def test_a_run_that_waits_for_room_can_be_stopped(small_home, rankdeck, work, launch):
     policy = {"on_failure": "restart", "max_restarts": 1}
-    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2, launch=policy))
+    run = launch(COUNT_ELSEWHERE, ranks=2, launch=policy)
     first = pids(rankdeck.wait_state(run, "running"))
     fill_up(small_home / "filler")
     kill_hard(first[1])

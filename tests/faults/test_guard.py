@@ -36,9 +36,8 @@ def next_supervisor(deck, run: str, old: int) -> int:
 
 
 @pytest.fixture
-def run(rankdeck, write_script, write_profile) -> str:
-    run: str = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
-    rankdeck.wait_log(run, 0, b"up")
+def run(rankdeck, launch) -> str:
+    run: str = launch(FOR_EVER, says=b"up")
     return run
 
 
@@ -46,12 +45,9 @@ SAVES = entries("faults/guard", "saves")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_sigterm_to_every_process_of_a_run_stops_it_as_stop_does(
-    rankdeck, write_script, write_profile, work, is_killed
-):
+def test_sigterm_to_every_process_of_a_run_stops_it_as_stop_does(rankdeck, work, is_killed, launch):
     (work / "ckpt").mkdir()
-    run = rankdeck.launch(write_profile(write_script("saves.py", SAVES)))
-    rankdeck.wait_log(run, 0, b"up")
+    run = launch(SAVES, says=b"up")
     supervisor = current(rankdeck, run)
     guard_of(rankdeck, supervisor)
     for role in ("agent", "warden", "bridge", "guard", "template", "supervisor"):
@@ -66,12 +62,8 @@ def test_sigterm_to_every_process_of_a_run_stops_it_as_stop_does(
     assert "stopped by SIGTERM to the supervisor; checkpoint of step 3 was saved" in ended["doing"]
 
 
-def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(
-    rankdeck, write_script, write_profile, work
-):
-    profile = write_profile(write_script("fails.py", FAILS), launch={"on_failure": "restart", "max_restarts": 2})
-    run = rankdeck.launch(profile)
-    rankdeck.wait_log(run, 0, b"up")
+def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(rankdeck, work, launch):
+    run = launch(FAILS, launch={"on_failure": "restart", "max_restarts": 2}, says=b"up")
     supervisor = current(rankdeck, run)
     guard_of(rankdeck, supervisor)
     kill_hard(supervisor)
@@ -123,17 +115,11 @@ def test_the_next_command_replaces_a_supervisor_that_was_hit_together_with_its_g
     assert rankdeck.pids(run) == [rank]
 
 
-def test_a_guard_that_is_stopped_does_not_outlive_the_supervisor_that_follows(rankdeck, run):
+def test_a_guard_that_is_stopped_does_not_outlive_the_run_although_its_supervisor_was_killed(rankdeck, run):
     supervisor = current(rankdeck, run)
-    old = guard_of(rankdeck, supervisor)
-    os.kill(old, signal.SIGSTOP)
+    os.kill(guard_of(rankdeck, supervisor), signal.SIGSTOP)
     kill_hard(supervisor)
     assert rankdeck.status(run)["state"] == "running"
-    wait_gone(old)
-
-
-def test_a_guard_that_is_stopped_does_not_outlive_the_run(rankdeck, run):
-    os.kill(guard_of(rankdeck, current(rankdeck, run)), signal.SIGSTOP)
     rankdeck("stop", run, "--now")
     wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 

@@ -13,7 +13,7 @@ import pytest
 from engine.core.errors import SupervisorError
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.support import COMMAND, Deck, check_err, is_alive, kill_hard, run_program, wait_gone, wait_until
 
 STAY = "import time; time.sleep(10_000)"
@@ -44,11 +44,11 @@ def lose_supervisor(rankdeck: Deck) -> None:
 
 
 @pytest.fixture
-def run(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, needs_root: None) -> str:
+def run(rankdeck: Deck, write_profile: WriteProfile, needs_root: None) -> str:
     """A run whose supervisor is on this host."""
     if subprocess.run(["unshare", "--uts", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=False).returncode:
         pytest.skip("this machine does not let us make namespaces")
-    profile = write_profile(write_script("stay.py", STAY))
+    profile = write_profile(STAY)
     launched: str = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
     wait_until(lambda: [one["state"] for one in json.loads(rankdeck("ps", "--json").stdout)] == ["running"])
     return launched

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.support import LIGHT, ROOT, Deck, FakeBusctl, entries, fake_systemd, kill_hard, wait_until
 
 ENDLESS = entries("slurm/ends", "endless")
@@ -35,8 +35,8 @@ def status(rankdeck: Deck, login: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_found_again_after_its_login_has_ended(rankdeck, write_script, write_profile, other_login: str):
-    profile = write_profile(write_script("counts.py", COUNTS), ranks=2)
+def test_a_run_is_found_again_after_its_login_has_ended(rankdeck, write_profile, other_login: str):
+    profile = write_profile(COUNTS, ranks=2)
     run = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
     before = wait_until(lambda: (found := status(rankdeck, os.environ["XDG_RUNTIME_DIR"]))["step"] and found)
     folder = rankdeck.home / "runs" / run
@@ -79,7 +79,6 @@ def busctl(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeB
 @pytest.mark.parametrize("answer", ["taken", "refused", "in a job"])
 def test_a_supervisor_leaves_a_session_that_would_end_it_unless_it_is_of_a_job(
     rankdeck: Deck,
-    write_script: WriteScript,
     write_profile: WriteProfile,
     busctl: FakeBusctl,
     answer: str,
@@ -89,7 +88,7 @@ def test_a_supervisor_leaves_a_session_that_would_end_it_unless_it_is_of_a_job(
         busctl.end_with("exit 1")
     if answer == "in a job":
         monkeypatch.setenv("SLURM_JOB_ID", "7")
-    profile = write_profile(write_script("counts.py", COUNTS))
+    profile = write_profile(COUNTS)
     run = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
     where = json.loads((rankdeck.home / "runs" / run / "supervisor.json").read_text())
     asked = [argv[argv.index("PIDs") + 3] for argv in busctl.calls()]
@@ -100,10 +99,10 @@ def test_a_supervisor_leaves_a_session_that_would_end_it_unless_it_is_of_a_job(
 
 @pytest.mark.parametrize("boot", ["", "another"])
 def test_a_save_that_is_cut_off_with_everything_of_the_run_is_told_and_set_aside(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, boot: str
+    rankdeck: Deck, write_profile: WriteProfile, work: Path, boot: str
 ) -> None:
     launch = {"on_torn": "set-aside", "on_failure": "stop"}
-    run = rankdeck.launch(write_profile(write_script("endless.py", ENDLESS), ranks=2, launch=launch))
+    run = rankdeck.launch(write_profile(ENDLESS, ranks=2, launch=launch))
     folder = rankdeck.folder(run)
     wait_until(lambda: (rankdeck.status(run)["step"] or 0) > 5, what="the ranks train")
     os.kill(rankdeck.pids(run)[0], signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,16 +13,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile) -> Callable[[], str]:
-    """Launches an elastic training of three ranks that ends when there is a file `finish`."""
-
-    def launch() -> str:
-        recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.05"]}
-        policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
-        run: str = rankdeck.launch(write_profile(recipe, ranks=3, launch=policy))
-        return run
-
-    return launch
+def run(rankdeck, write_profile) -> str:
+    """An elastic training of three ranks that ends when there is a file `finish`."""
+    policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
+    run: str = rankdeck.launch(write_profile(TRAIN, ranks=3, launch=policy, args=["1000000", "0.05"]))
+    return run
 
 
 def trains_on(deck: Deck, run: str) -> Any:
@@ -42,12 +36,9 @@ def next_template(deck: Deck, *old: int) -> int:
     return wait_until(lambda: next((pid for pid in templates(deck) if pid not in old), 0), what="a template")
 
 
-def replace_agent(deck: Deck, run: str, *, with_warden: bool) -> None:
-    """Kills the agent, and its warden if asked to, and waits until the next agent is connected."""
+def replace_agent(deck: Deck, run: str) -> None:
+    """Kills the agent, and waits until the next agent is connected."""
     agent = deck.agent(run)
-    warden = parent_of(agent)
-    if with_warden:
-        kill_hard(warden)
     kill_hard(agent)
     wait_gone(agent)
     wait_until(lambda: deck.agent(run) != agent, what="another agent")
@@ -58,12 +49,10 @@ def finish(deck: Deck, run: str) -> None:
     assert deck("wait", run).returncode == 0
 
 
-@pytest.mark.parametrize("with_warden", [True, False], ids=["agent-and-warden", "agent"])
-def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, launch, with_warden):
-    run = launch()
+def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, run):
     before = pids(trains_on(rankdeck, run))
     old = next_template(rankdeck)
-    replace_agent(rankdeck, run, with_warden=with_warden)
+    replace_agent(rankdeck, run)
     trains_on(rankdeck, run)
     template = next_template(rankdeck, old)
     kill_hard(before[1])
@@ -75,8 +64,7 @@ def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, lau
     finish(rankdeck, run)
 
 
-def test_a_template_that_is_killed_is_made_again_before_a_rank_needs_it(rankdeck, launch):
-    run = launch()
+def test_a_template_that_is_killed_is_made_again_before_a_rank_needs_it(rankdeck, run):
     before = pids(trains_on(rankdeck, run))
     old = next_template(rankdeck)
     kill_hard(old)
@@ -88,8 +76,7 @@ def test_a_template_that_is_killed_is_made_again_before_a_rank_needs_it(rankdeck
     finish(rankdeck, run)
 
 
-def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, launch):
-    run = launch()
+def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, run):
     before = pids(trains_on(rankdeck, run))
     old: list[int] = []
     for _ in range(4):
@@ -103,10 +90,9 @@ def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, laun
     finish(rankdeck, run)
 
 
-def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, launch):
-    run = launch()
+def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, run):
     before = pids(trains_on(rankdeck, run))
-    replace_agent(rankdeck, run, with_warden=False)
+    replace_agent(rankdeck, run)
     noted = json.loads((rankdeck.folder(run) / "nodes" / "localhost" / "agent.json").read_bytes())
     kill_hard(noted["store"]["pid"])
     rankdeck.wait_status(run, lambda status: "store is lost" in status["doing"])
@@ -116,10 +102,9 @@ def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, launc
     finish(rankdeck, run)
 
 
-def test_ranks_that_are_not_told_of_a_rejoin_start_again_together(rankdeck, launch):
+def test_ranks_that_are_not_told_of_a_rejoin_start_again_together(rankdeck, run):
     """News go into a pipe that the store does not read: each rank would wait in a generation of its own for ever. Those with the state give
     up, so that all start again at once: nobody waits until a meeting is overdue."""
-    run = launch()
     before = pids(trains_on(rankdeck, run))
     news = rankdeck.folder(run) / "attempt_0" / "store.news"
     news.unlink()

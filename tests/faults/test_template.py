@@ -14,7 +14,7 @@ STAND_INS = entries("faults/template", "stand_ins")
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile, work):
+def launch(rankdeck, write_profile, work):
     """Launches two warm ranks that wait until there is a file `finish`."""
 
     def launch(*args: str, torch: str = "", **sections):
@@ -22,10 +22,9 @@ def launch(rankdeck, write_script, write_profile, work):
             (work / "stand_in").mkdir()
             (work / "stand_in" / "torch.py").write_text(torch)
             sections["env"] = {"PYTHONPATH": str(work / "stand_in")}
-        recipe = {"script": str(write_script("gate.py", GATE)), "args": list(args)}
         ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
         sections["launch"] = {"warm": True, **ladder, **sections.get("launch", {})}
-        return rankdeck.launch(write_profile(recipe, ranks=2, **sections))
+        return rankdeck.launch(write_profile(GATE, ranks=2, **sections, args=list(args)))
 
     return launch
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import elastic_runs
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.slurm.lab import Slurm
 from tests.support import (
     Deck,
@@ -31,13 +31,13 @@ CALM = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
 
 
 @pytest.fixture
-def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, job: str) -> Callable[..., str]:
+def launch(rankdeck: Deck, write_profile: WriteProfile, job: str) -> Callable[..., str]:
     """Launches two ranks on each node of a job, and waits until they are up."""
 
     def launch(**sections: Any) -> str:
         layout = {"slurm": int(job), "transport": "slurm"}
         sections["launch"] = {**CALM, **sections.get("launch", {})}
-        run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, **sections))
+        run: str = rankdeck.launch(write_profile(COUNT, 2, layout=layout, **sections))
         for rank in range(4):
             rankdeck.wait_log(run, rank, b"line 1\n")
         return run
@@ -64,9 +64,9 @@ def wait_more(deck: Deck, run: str, attempt: int = 0) -> None:
 
 
 def test_inside_salloc_a_run_needs_no_ssh(
-    slurm: Slurm, rankdeck: Deck, work: Path, write_script: WriteScript, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, work: Path, write_profile: WriteProfile
 ) -> None:
-    profile = write_profile(write_script("count.py", COUNT), 2, layout={"slurm": "current"})
+    profile = write_profile(COUNT, 2, layout={"slurm": "current"})
     (work / "finish").touch()
     words = ["salloc", "--nodes=2", "--gres=gpu:2", "--ntasks-per-node=2", "--mem-per-cpu=100"]
     done = run_program([*words, *rankdeck.argv, "launch", str(profile)])
@@ -119,7 +119,7 @@ def test_a_rank_that_is_killed_is_told_and_all_start_again(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], work: Path
 ) -> None:
     run = launch()
-    wait_until(lambda: "count.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
+    wait_until(lambda: "job.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
     os.kill(rankdeck.pids(run)[3], signal.SIGKILL)
     rankdeck.wait_status(run, lambda status: status["ranks"][3]["state"] == "failed")
     assert "killed by SIGKILL" in rankdeck("status", run).stdout
@@ -154,9 +154,9 @@ def test_a_job_that_slurm_puts_back_into_the_queue_ends_its_run_in_words(
 
 
 def test_check_asks_every_node_and_leaves_no_step(
-    slurm: Slurm, rankdeck: Deck, job: str, write_script: WriteScript, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, job: str, write_profile: WriteProfile
 ) -> None:
-    profile = write_profile(write_script("count.py", COUNT), 1, layout={"slurm": int(job)})
+    profile = write_profile(COUNT, 1, layout={"slurm": int(job)})
     done = rankdeck("check", profile)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(name in done.stdout for name in slurm.names)
@@ -168,14 +168,14 @@ MPI = entries("slurm/allocation", "mpi")
 
 @pytest.mark.parametrize(("form", "library"), [("allocation", "mpich"), ("submitted", "openmpi")])
 def test_mpi_ranks_meet_by_daemons_that_agents_start(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, tmp_path: Path,
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, library: str, form: str,
 ) -> None:  # fmt: skip
     """By itself, mpirun finds the job by its variables, and starts its daemons with srun."""
     pytest.importorskip("mpi4py")
     job = int(request.getfixturevalue("job")) if form == "allocation" else {"nodes": 2, "ranks_per_node": 2}
     use_mpi(library, tmp_path, monkeypatch)
-    profile = write_profile(write_script("train.py", MPI), 2, layout={"slurm": job}, backend={"name": "mpi"})
+    profile = write_profile(MPI, 2, layout={"slurm": job}, backend={"name": "mpi"})
     run = rankdeck.launch(profile)
     assert rankdeck("wait", run).returncode == 0, rankdeck("status", run).stdout
     said = [rankdeck.log(run, rank).decode().split() for rank in range(4)]
@@ -184,10 +184,9 @@ def test_mpi_ranks_meet_by_daemons_that_agents_start(
 
 
 def test_a_rank_rejoins_over_srun_and_the_others_keep_their_process(
-    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, job: str, work: Path
+    rankdeck: Deck, write_profile: WriteProfile, job: str, work: Path
 ) -> None:
-    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.05"]}
-    run = rankdeck.launch(write_profile(recipe, 2, layout={"slurm": int(job)}))
+    run = rankdeck.launch(write_profile(elastic_runs.TRAIN, 2, layout={"slurm": int(job)}, args=["1000000", "0.05"]))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     kill_hard(before[3])
     holding = rankdeck.wait_status(run, lambda now: now["state"] == "holding" and now["ranks"][3]["exit"] is not None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import WriteProfile, WriteScript
+from tests.conftest import WriteProfile
 from tests.slurm.lab import Slurm
 from tests.support import PATIENCE, Deck, entries, wait_gone, wait_until
 
@@ -28,12 +28,12 @@ def elsewhere(slurm: Slurm, rankdeck: Deck) -> Deck:
 
 
 @pytest.fixture
-def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile) -> Callable[..., str]:
+def launch(rankdeck: Deck, write_profile: WriteProfile) -> Callable[..., str]:
     """Launches from here."""
 
     def launch(layout: dict[str, object]) -> str:
         ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
-        run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, launch=ladder))
+        run: str = rankdeck.launch(write_profile(COUNT, 2, layout=layout, launch=ladder))
         return run
 
     return launch
@@ -63,7 +63,7 @@ def test_a_submitted_run_is_watched_restarted_and_stopped_from_another_login_nod
     pids = rankdeck.pids(run)
     status = elsewhere.status(run)
     assert (status["state"], [rank["pid"] for rank in status["ranks"]]) == ("running", pids)
-    wait_until(lambda: "count.py" in elsewhere("stacks", run).stdout, what="an answer in time, on a busy machine too")
+    wait_until(lambda: "job.py" in elsewhere("stacks", run).stdout, what="an answer in time, on a busy machine too")
     with elsewhere.start("attach", run) as attached:
         assert attached.stdout is not None
         assert any("line" in line for line in attached.stdout), "attach prints what ranks print"

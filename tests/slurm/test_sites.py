@@ -22,12 +22,10 @@ def cluster(site: Slurm) -> Slurm:
 
 
 @pytest.fixture
-def batch(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
-) -> Callable[..., str]:
+def batch(slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, work: Path) -> Callable[..., str]:
     """Submits a batch file of the user's own, in which some lines launch a profile `P`. Gives the job."""
     ladder = {"stop_ladder": [["SIGTERM", 20], ["SIGKILL", 5]]}
-    profile = write_profile(write_script("go_on.py", GO_ON), 2, layout={"slurm": "current"}, launch=ladder)
+    profile = write_profile(GO_ON, 2, layout={"slurm": "current"}, launch=ladder)
 
     def batch(lines: str, *options: str, nodes: int = 1) -> str:
         words = " ".join([*rankdeck.argv, "launch", str(profile)])
@@ -61,14 +59,14 @@ def wait_steps(deck: Deck, run: str, attempt: int = 0) -> None:
 
 
 def test_a_run_is_reached_from_the_login_node_although_each_task_prints_before(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile
 ) -> None:
     layout = {"slurm": {"nodes": 2, "ranks_per_node": 1}}
-    run = rankdeck.launch(write_profile(write_script("go_on.py", GO_ON), 1, layout=layout))
+    run = rankdeck.launch(write_profile(GO_ON, 1, layout=layout))
     wait_steps(rankdeck, run)
     pids = rankdeck.pids(run)
     assert rankdeck.wait_status(run, lambda now: now["state"] == "running")["ranks"][0]["pid"] == pids[0]
-    wait_until(lambda: "go_on.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
+    wait_until(lambda: "job.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
     wait_gone(*pids)
@@ -94,7 +92,7 @@ def test_a_run_of_the_users_batch_file_is_reached_from_the_login_node_and_stoppe
     job, run = launched
     status = rankdeck.wait_status(run, lambda now: now["state"] == "running")
     assert [rank["node"] for rank in status["ranks"]] == ["sl1", "sl1"]
-    wait_until(lambda: "go_on.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
+    wait_until(lambda: "job.py" in rankdeck("stacks", run).stdout, what="an answer in time, on a busy machine too")
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: slurm.state(job) not in ("RUNNING", "COMPLETING"), what="the job has ended")
@@ -133,11 +131,11 @@ def test_a_batch_file_that_begins_again_continues_its_run(
 
 @pytest.mark.parametrize("how", ["requeue", "preempt"])
 def test_a_submitted_run_whose_job_begins_again_goes_on(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, how: str
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, work: Path, how: str
 ) -> None:
     keys = {"on_preempt": "requeue", "on_node_fail": "requeue"}
     layout = {"slurm": {"nodes": 1, "ranks_per_node": 2, "options": ["--nodelist=sl1", "--qos=low"], **keys}}
-    run = rankdeck.launch(write_profile(write_script("go_on.py", GO_ON), 2, layout=layout))
+    run = rankdeck.launch(write_profile(GO_ON, 2, layout=layout))
     wait_steps(rankdeck, run)
     job = slurm.run("squeue", "-h", "-o", "%A")
     if how == "requeue":
@@ -201,12 +199,8 @@ def test_what_job_submit_lua_says_is_told_whole(slurm: Slurm, rankdeck: Deck, wr
     assert whole in refused.stderr
 
 
-def test_who_has_cancelled_a_job_that_waits_is_told(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> None:
-    profile = write_profile(
-        write_script("hello.py", "print('hello')"), 1, layout={"slurm": {"nodes": 1, "options": ["--hold"]}}
-    )
+def test_who_has_cancelled_a_job_that_waits_is_told(slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile) -> None:
+    profile = write_profile("print('hello')", 1, layout={"slurm": {"nodes": 1, "options": ["--hold"]}})
     run = rankdeck.launch(profile)
     job = str(json.loads((rankdeck.folder(run) / "job.json").read_text())["job"])
     slurm.run("scancel", job)

@@ -24,11 +24,11 @@ def cluster() -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def run(slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile) -> str:
+def run(slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile) -> str:
     """Two ranks on each of two nodes of a job that has three. They make steps."""
     layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "spares": 1}}
     ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
-    run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, launch=ladder))
+    run: str = rankdeck.launch(write_profile(COUNT, 2, layout=layout, launch=ladder))
     wait_steps(rankdeck, run)
     return run
 

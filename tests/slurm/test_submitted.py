@@ -140,10 +140,10 @@ def test_a_folder_of_runs_that_nodes_do_not_see_is_told(
 
 
 def test_what_slurm_refuses_is_told_before_anything_is_left(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile
 ) -> None:
     layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "partition": "nonesuch"}}
-    profile = write_profile(write_script("count.py", COUNT), 2, layout=layout)
+    profile = write_profile(COUNT, 2, layout=layout)
     assert "--partition=nonesuch" in rankdeck("plan", profile).stdout
     done = rankdeck("check", profile)
     assert done.returncode != 0
@@ -155,10 +155,10 @@ def test_what_slurm_refuses_is_told_before_anything_is_left(
 
 
 def test_check_says_when_a_job_would_start_and_submits_none(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile
 ) -> None:
     layout = {"slurm": {"nodes": 2, "ranks_per_node": 2}}
-    done = rankdeck("check", write_profile(write_script("count.py", COUNT), 2, layout=layout), "--json")
+    done = rankdeck("check", write_profile(COUNT, 2, layout=layout), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "to start at" in done.stdout
     assert not slurm.run("squeue", "-h")
@@ -202,9 +202,7 @@ GO_ON = entries("slurm/submitted", "go_on")  # a script that writes a checkpoint
 
 
 @pytest.fixture
-def launch_again(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
-) -> Callable[..., str]:
+def launch_again(slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile) -> Callable[..., str]:
     """Submits a run that goes on in another job when its time is up."""
 
     def launch(script: str = GO_ON, nodes: int = 2, **job: Any) -> str:
@@ -212,7 +210,7 @@ def launch_again(
             "slurm": {"nodes": nodes, "ranks_per_node": 2, "time": "10", "warn": 60, "on_limit": "requeue", **job}
         }
         ladder = {"stop_ladder": [["SIGTERM", 20], ["SIGKILL", 5]]}
-        run: str = rankdeck.launch(write_profile(write_script("go_on.py", script), 2, layout=layout, launch=ladder))
+        run: str = rankdeck.launch(write_profile(script, 2, layout=layout, launch=ladder))
         return run
 
     return launch

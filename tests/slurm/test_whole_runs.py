@@ -145,12 +145,12 @@ COUNT = entries("slurm/whole_runs", "count")
 
 
 def test_a_run_waits_30_s_behind_another_job_and_trains_with_all_processes_on_the_login_node_killed(
-    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, work: Path
 ) -> None:
     script = f"until [ -e '{work}/killed' ]; do sleep 0.1; done; sleep 30"
     other = slurm.run("sbatch", "--parsable", "--nodes=2", "--export=NONE", "--output=/dev/null", "--wrap", script)
     wait_until(lambda: slurm.state(other) == "RUNNING", what="the other job runs")
-    profile = write_profile(write_script("count.py", COUNT), 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}})
+    profile = write_profile(COUNT, 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}})
     with rankdeck.start("launch", profile):  # in the foreground: somebody watches
         wait_until(lambda: list((rankdeck.home / "runs").glob("*/job.json")), what="the run is submitted")
         run = rankdeck.status("-")["run"]

@@ -209,11 +209,8 @@ async def form(app: RankdeckApp, key: str, *texts: str, size: tuple[int, int] = 
         yield pilot
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_new_run_is_put_together_with_the_keyboard_alone(
-    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
-):
-    async with form(app, "n", "New: my-run", "4 ranks on 1 node", size=size) as pilot:
+async def test_a_new_run_is_put_together_with_the_keyboard_alone(app: RankdeckApp, engine: FakeEngine):
+    async with form(app, "n", "New: my-run", "4 ranks on 1 node") as pilot:
         typed: tuple[list[str], ...] = (
             ["end", "x"],
             [],
@@ -223,7 +220,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
             ["3"],
             ["space"],
             ["l"],
-            list("--x 1"),
+            [*"--x 1"],
         )
         for number, keys in enumerate(typed):
             await pilot.press(*keys)

@@ -11,24 +11,19 @@ from tests.tui.seen import after
 from tui.app import RankdeckApp
 
 PROFILES: dict[str, dict[str, Any]] = {
-    "a-setup": {"launch": {"setup": "./evil"}},
-    "b-proxy": {"layout": {"nodes": "a,b", "ssh_options": ["-oProxyCommand=./evil"]}},
-    "c-wrap": {"launch": {"wrap": ["./wrap.sh"]}},
-    "d-venv": {"env": {"LD_PRELOAD": "./evil", "PYTHONPATH": "."}},
+    "a-setup": {"backend": {"name": "mpi"}, "launch": {"setup": "./evil"}},
+    "b-proxy": {"backend": {"name": "auto"}, "layout": {"nodes": "a,b", "ssh_options": ["-oProxyCommand=./evil"]}},
+    "c-wrap": {"backend": {"name": "auto"}, "launch": {"wrap": ["./wrap.sh"]}},
+    "d-venv": {"backend": {"name": "mpi"}, "env": {"LD_PRELOAD": "./evil", "PYTHONPATH": "."}},
 }
 
 
-@pytest.mark.parametrize("backend", ["auto", "mpi"])
-async def test_opening_resting_editing_and_checking_start_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-):
+async def test_opening_resting_editing_and_checking_start_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     work = tmp_path / "work"
     work.mkdir()
     folder = hostile_folder(work)
     for name, data in PROFILES.items():
-        write_hostile(
-            folder, name, {"schema": 1, "backend": {"name": backend}, "recipe": {"script": "train.py"}, **data}
-        )
+        write_hostile(folder, name, {"schema": 1, "recipe": {"script": "train.py"}, **data})
     monkeypatch.chdir(work)
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)

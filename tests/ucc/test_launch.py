@@ -15,12 +15,12 @@ TRAIN = entries("ucc/launch", "train")
 
 
 @pytest.fixture
-def launch(rankdeck, write_script, write_profile) -> Callable[..., str]:
+def launch(rankdeck, write_profile) -> Callable[..., str]:
     """Launches the script, and waits until its ranks have met."""
 
     def launch(ranks: int = 2, **launch: Any) -> str:
         sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), **launch}}
-        run: str = rankdeck.launch(write_profile(write_script("train.py", TRAIN), ranks=ranks, **sections))
+        run: str = rankdeck.launch(write_profile(TRAIN, ranks=ranks, **sections))
         for rank in range(ranks):
             rankdeck.wait_log(run, rank, f"up {rank} {ranks} ucc ucc {ranks * (ranks + 1) / 2}\n".encode())
         return run
@@ -85,10 +85,9 @@ def wait_step(deck: Deck, run: str, step: int) -> Any:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_dead_rank_is_brought_back_with_all_the_others(rankdeck, write_script, write_profile, work, warm):
-    recipe = {"script": str(write_script("train.py", ELASTIC)), "args": ["100000", "0.05"]}
+def test_a_dead_rank_is_brought_back_with_all_the_others(rankdeck, write_profile, work, warm):
     sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), "on_failure": "hold", "warm": warm}}
-    run = rankdeck.launch(write_profile(recipe, ranks=3, **sections))
+    run = rankdeck.launch(write_profile(ELASTIC, ranks=3, **sections, args=["100000", "0.05"]))
     before = wait_step(rankdeck, run, 10)
     kill_hard(before[1]["pid"])
     rankdeck.wait_state(run, "holding")
