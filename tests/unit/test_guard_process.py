@@ -118,10 +118,7 @@ def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) ->
     for run, process in zip(runs, guards, strict=True):
         run.folder.mkdir()
         guard._note_guard(run, process.pid)
-    end_guards(runs[0], only_stopped=True)
-    end_guards(runs[0], only_stopped=False, apart=guards[0].pid)
-    assert [one.poll() for one in guards] == [None, None]
-    end_guards(runs[0], only_stopped=False)
+    end_guards(runs[0])
     assert guards[0].wait() == -signal.SIGKILL
     assert guards[1].poll() is None
     guards[1].kill()
@@ -136,6 +133,6 @@ def test_a_process_that_has_the_number_of_a_guard_is_left_alone(tmp_path: Path) 
             {"boot": "another", "guards": [[other.pid, start_time(other.pid)]]},
         ):
             paths.guards.write_text(json.dumps(noted))
-            end_guards(paths, only_stopped=False)
+            end_guards(paths)
         assert other.poll() is None
         other.kill()

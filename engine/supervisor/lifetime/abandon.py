@@ -44,7 +44,7 @@ async def abandon(paths: RunPaths, by: str) -> None:
                 raise
         await asyncio.sleep(0.05)
     try:
-        end_guards(paths, only_stopped=False)  # or they would try to start a supervisor for ever
+        end_guards(paths)  # or they would try to start a supervisor for ever
         nodes = tuple((node.name, node.ranks) for node in plan.nodes)
         launched = ev.RunLaunched(
             at=time.time(), run=paths.run, name=plan.name, nodes=nodes, on_failure="hold", max_restarts=0
@@ -88,16 +88,16 @@ def end_supervisor(paths: RunPaths) -> None:
         if peer_of(wire)[1] == os.geteuid():
             supervisor = peer_of(wire)[0]
             kill_quietly(supervisor, signal.SIGSTOP)  # it would replace its guard
-    end_guards(paths, only_stopped=False)
+    end_guards(paths)
     if supervisor:
         kill_quietly(supervisor, signal.SIGKILL)
-        end_guards(paths, only_stopped=False)  # one that it was about to start
+        end_guards(paths)  # one that it was about to start
 
 
 def end_processes(paths: RunPaths) -> None:
     """Ends what a run has left on this machine, where nothing is known of its nodes: agents, wardens, and everything with its mark. `paths`: Paths of
     the run, whose lock is taken."""
-    end_guards(paths, only_stopped=False)
+    end_guards(paths)
     for note in paths.nodes.glob("*/owners"):
         for pid, start in find_value(note, list[tuple[int, int]]) or ():
             signal_process(pid, start, signal.SIGKILL)

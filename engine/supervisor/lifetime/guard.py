@@ -13,7 +13,7 @@ import msgspec
 
 from engine.installed import ROOT
 from engine.linux.files import replace_file
-from engine.linux.processes import StoppedWatch, boot_id, is_stopped, signal_process, start_time
+from engine.linux.processes import StoppedWatch, boot_id, signal_process, start_time
 from engine.runs.paths import RunPaths
 from engine.runs.record import find_value
 from engine.supervisor.lifetime import guard_process
@@ -61,7 +61,6 @@ class Guard:
 
     async def keep(self) -> None:
         """Starts the guard, and starts it again when it is killed. Runs until it is cancelled."""
-        end_guards(self._paths, only_stopped=True, apart=self._process.pid if self._process else 0)
         short_lives = 0
         while not self._released:
             began = time.monotonic()
@@ -101,7 +100,7 @@ class Guard:
         self._released = True
         if self._process is not None:
             self._process.kill()
-        end_guards(self._paths, only_stopped=False)
+        end_guards(self._paths)
         self._close()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,12 +126,10 @@ def _noted(paths: RunPaths) -> list[tuple[int, int]]:
     return noted.guards if noted is not None and noted.boot == boot_id() else []
 
 
-def end_guards(paths: RunPaths, *, only_stopped: bool, apart: int = 0) -> None:
-    """Ends guards of a run that would be left: guards of an earlier supervisor that a signal has stopped, or all. `only_stopped`: whether only
-    stopped ones are ended. `apart`: pid of one that is kept."""
+def end_guards(paths: RunPaths) -> None:
+    """Ends the guards of a run: that of its supervisor, and those of earlier ones, which a signal may have stopped."""
     for pid, start in _noted(paths):
-        if pid != apart and (not only_stopped or is_stopped(pid)):
-            signal_process(pid, start, signal.SIGKILL)
+        signal_process(pid, start, signal.SIGKILL)
 
 
 async def _wait(pid: int) -> None:
