@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -208,15 +209,19 @@ class _Session:
             self.news.close(self.store)
 
     def _finish(self, result: R) -> R:
-        """Waits until all ranks have finished, so that one that is lost before can still get the state. Raises PeerLostError then."""
+        """Waits until all ranks have finished, so that one that is lost before can still get the state. Raises PeerLostError then. If the
+        store is lost, no rank can get the state any more, and nobody waits."""
         import torch.distributed as dist
 
         self.standing.inside = False
         board = self._board()
-        board.put(f"finished/{self.standing.rank}", "1")
-        if board.have_all([f"finished/{rank}" for rank in range(self.standing.world)]):
-            board.put_first("over", _OVER)
-        if board.get("over") == _LOST:
+        end = _OVER
+        with contextlib.suppress(RuntimeError):  # the store is lost
+            board.put(f"finished/{self.standing.rank}", "1")
+            if board.have_all([f"finished/{rank}" for rank in range(self.standing.world)]):
+                board.put_first("over", _OVER)
+            end = board.get("over")
+        if end == _LOST:
             raise PeerLostError(f"generation {self.standing.generation} lost a rank before its last step was done")
         gc.collect()
         dist.destroy_process_group()

@@ -45,6 +45,13 @@ def replace_agent(deck: Deck, run: str) -> None:
     wait_until(lambda: deck.agent(run) != agent, what="another agent")
 
 
+def lose_store(deck: Deck, run: str) -> None:
+    """Kills the store, and waits until the run says that it is lost."""
+    noted = json.loads((deck.folder(run) / "nodes" / "localhost" / "agent.json").read_bytes())
+    kill_hard(noted["store"]["pid"])
+    deck.wait_status(run, lambda status: "store is lost" in status["doing"])
+
+
 def finish(deck: Deck, run: str) -> None:
     open("finish", "w").close()
     assert deck("wait", run).returncode == 0
@@ -94,13 +101,21 @@ def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, run)
 def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, run):
     before = pids(trains_on(rankdeck, run))
     replace_agent(rankdeck, run)
-    noted = json.loads((rankdeck.folder(run) / "nodes" / "localhost" / "agent.json").read_bytes())
-    kill_hard(noted["store"]["pid"])
-    rankdeck.wait_status(run, lambda status: "store is lost" in status["doing"])
+    lose_store(rankdeck, run)
     kill_hard(before[1])
     rankdeck.wait_status(run, lambda status: status["attempt"] == 1)
     trains_on(rankdeck, run)
     finish(rankdeck, run)
+
+
+def test_a_training_that_outlives_its_store_ends_well(rankdeck, run):
+    """Ranks can't agree on the end then, and no rank could get the state any more: they do not wait, nor train again."""
+    trains_on(rankdeck, run)
+    lose_store(rankdeck, run)
+    trains_on(rankdeck, run)
+    finish(rankdeck, run)
+    status = rankdeck.status(run)
+    assert (status["attempt"], status["state"]) == (0, "succeeded")
 
 
 @pytest.mark.parametrize("run", [2], indirect=True)
