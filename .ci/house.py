@@ -24,7 +24,7 @@ SPLIT = ("engine", "engine/core", "tui", "rankdeck")
 HARD_TO_READ = re.compile(
     r"^(What (?!goes wrong in practice)|How much|In which|As of|None:|Only (what|where|when|who))\b|: of the |\bnobody( else)?'s\b|^(Not|Never) [a-z]+ (is|are)\b"
 )
-"""How sentences begin, or go on, that most readers read twice. CONTRIBUTING.md says what to write instead."""
+"""How sentences begin, or go on, that most readers read twice. Say it with a subject and a verb instead, and name the argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
 
     A value may be an int, a float (NaN and infinities too), a bool, a string, or whatever has `.item()`: a tensor or an
     array of one element, a numpy scalar. For a tensor on a GPU that waits for the GPU, as `.item()` does everywhere. Anything else becomes
-    the first 200 characters of its `str()`. None stands for "not given".
+    the first 200 characters of its `str()`. `None` stands for "not given".
 
     Any name may be used and becomes a series; these mean something to rankdeck:
 

@@ -52,7 +52,7 @@ def _commands() -> type[Provider]:
 
 
 def _collect_garbage() -> None:
-    """Ends the time without collections in which the app was set up. They leave out what it consists of since then."""
+    """Turns garbage collection on again after the app was set up. Collections leave out the objects that exist by then."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -76,7 +76,7 @@ _HUES = (
 )
 """Degrees up to which a colour has a name."""
 
-_LEAST_SATURATION = 0.25  # from which on a colour is no grey
+_LEAST_SATURATION = 0.25  # a colour with less saturation is a grey
 
 
 @lru_cache(4096)

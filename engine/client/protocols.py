@@ -103,7 +103,7 @@ class EngineClient(Protocol):
         """The values of `backend.name`."""
 
     def permit(self, entry: ProfileEntry | None) -> Permit:
-        """The permit of a profile, for `preview` and others; None: the user types the profile."""
+        """The permit of a profile, for `preview` and other methods. `entry`: None while the user types the profile."""
 
     def trust(self, entry: ProfileEntry) -> Permit:
         """Remembers that the user trusts a profile with this content in this folder, and returns its new permit."""

@@ -120,7 +120,7 @@ class _TensorBoard(_Named):
 
 
 class _Wandb(_Named):
-    """Its own step only grows, but ranks are not at the same step: so ours is a metric, against which it draws the others."""
+    """A run of wandb. Its own step may only grow, but ranks are at different steps. So our step is a metric, and wandb draws the others over it."""
 
     def __init__(self, paths: RunPaths, launched_at: float, output: str | None) -> None:
         super().__init__(launched_at)

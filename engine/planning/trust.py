@@ -1,8 +1,8 @@
 """Decides what may start for a profile, and remembers what the user has launched or trusted.
 
 A profile can name programs, and a folder may come from anyone. A profile passes if it is shipped, or lies in a folder into which only the
-user can write, or was launched or trusted as it is now. The other profiles start nothing. For those that pass, nothing in the current folder
-runs before a launch from there, or until the user trusts it.
+user can write, or was launched or trusted as it is now. The other profiles start nothing. A profile that passes still
+runs no program of the current folder, until the user has launched from that folder or has trusted it.
 
 Rankdeck remembers a digest of the profile's path, content, folder and owners, and of the files that it names in its folder: hostfile, Python
 and words of commands. The code inside an environment and the modules of a script are not covered.
@@ -34,7 +34,7 @@ LARGEST = 1 << 26  # bytes of a file that a profile names and whose content is r
 
 
 def permit_of(entry: ProfileEntry | None) -> Permit:
-    """The permit of a profile; None: the user types the profile. Reads files."""
+    """The permit of a profile. `entry`: None while the user types the profile. Reads files."""
     if entry is not None and entry.profile is None:
         return CLOSED
     if entry is not None and _digest(entry) in _remembered():

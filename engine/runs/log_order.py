@@ -120,7 +120,7 @@ class OrderIndex:
         """Offsets of what was read."""
         self._kept = _KEPT
         self._files: dict[int, tuple[array[int], array[int]]] = {}
-        """Of each file, numbers of records, and its size in them; the first may be from before `_begin`."""
+        """For each file, numbers of records, and the file's size in them; the first may be from before `_begin`."""
         self._late: set[int] = set()
         """Files whose records are all in `_files`; a file may have none."""
 

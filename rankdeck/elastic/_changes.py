@@ -47,7 +47,7 @@ class Changes:
         self._forwards: list[int] = []  # training passes of each step of this generation
         self._has_extra_pass = False
         """Whether a generation began with a pass that changes running statistics, and trains nothing."""
-        self.has_own_statistics = False  # whether running statistics are known to be those of this rank alone
+        self.has_own_statistics = False  # whether it is certain that this rank computes its running statistics alone
         self._warned: set[str] = set()
         for name, part in parts.items():
             self.hook(name, part)

@@ -75,8 +75,8 @@ def _of_text(text: str) -> int:
 
 
 def _of_tensor(tensor: Any) -> int:
-    """Of a small tensor the checksum. Of a large one that of the sums of its 64-bit words with wrap-around, which run at the speed of
-    memory on every device."""
+    """The checksum of a tensor. The 64-bit words of a large one are added with wrap-around, as fast as any device reads its memory, and the
+    checksum is that of these sums."""
     import torch
 
     name = _of_text(f"{tuple(tensor.shape)} {tensor.dtype} {tensor.layout}")

@@ -12,8 +12,8 @@ What goes wrong in practice: one rank skips a call (an `if rank == 0` around
 it), and the others wait until the timeout; `rankdeck stacks` and the app's
 `t` show who waits for whom. Shapes or types differ between ranks, which
 some backends report; others return wrong data. A tensor is read before the
-`wait()` of its asynchronous call. Two ranks both `send` first and then
-`recv`: large messages make both wait forever, so one of them uses `isend`.
+`wait()` of its asynchronous call. If two ranks both `send` first and then
+`recv`, large messages make both wait forever: let one of them use `isend`.
 Object collectives use pickle: take objects only from ranks that you trust,
 and tensors for whatever is large.
 

@@ -141,7 +141,7 @@ class Training:
             checkpoint.save(self.folder, self.step, {**self.shape, **states})
 
     def learning_rate(self) -> float:
-        """Of the next step: it rises in the first epoch, and then falls along a cosine."""
+        """The learning rate of the next step: it rises in the first epoch, and then falls along a cosine."""
         epoch = len(self.loader)
         falling = 0.5 + 0.5 * math.cos(math.pi * max(0, self.step - epoch) / max(1, self.steps - epoch))
         return self.p.lr * min(falling, (self.step + 1) / epoch)

@@ -75,7 +75,7 @@ def check(args: Parameters, text: Text) -> None:
 
 
 def learning_rate(args: Parameters, step: int) -> float:
-    """Of a step counted from 1: a linear rise, then a cosine down to a tenth."""
+    """The learning rate of a step, counted from 1: a linear rise, then a cosine down to a tenth."""
     if step <= args.warmup:
         return float(args.lr * step / args.warmup)
     done = (step - args.warmup) / max(1, args.steps - args.warmup)

@@ -58,7 +58,9 @@ class Parameters:
     tensor: int = parameter(0, "ranks that share one copy of the model; 0: two if the number is even, else one", low=0)
     batch: int = parameter(96, "points per step over all ranks, a multiple of the rows", low=1, presets={"big": 1024})
     blocks: int = parameter(2, "blocks of two matrices each", low=1, presets={"big": 8})
-    width: int = parameter(64, "hidden units of a block, a multiple of the columns", low=1, presets={"big": 2048})
+    width: int = parameter(
+        64, "hidden units of a block; the columns of ranks must divide it", low=1, presets={"big": 2048}
+    )
     lr: float = parameter(0.005, "learning rate", low=0.0, presets={"big": 0.0005})
     seed: int = parameter(0, "decides the initial parameters and the points", low=0)
     checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0)

@@ -106,10 +106,16 @@ def _is_module(parts: list[str]) -> bool:
     return len(parts) > 1 and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(\w+)\(\)`", WALKS))))
-def test_every_function_of_the_walks_exists(name: str) -> None:
-    paths = [path for top in ("engine", "tui", "rankdeck") for path in (ROOT / top).rglob("*.py")]
-    assert any(re.search(rf"\bdef {name}\(", path.read_text(encoding="utf-8")) for path in paths)
+@pytest.mark.parametrize(("file", "text"), re.findall(r"^\| [^|]*\| `([\w/]+\.py)` \| (.*) \|$", WALKS, re.MULTILINE))
+def test_each_row_of_the_walks_names_files_that_define_its_functions(file: str, text: str) -> None:
+    here = next(path for path in (ROOT / "engine" / file, ROOT / file) if path.exists()).parent
+    sources = []
+    for name in [file, *re.findall(r"`([\w/]+\.py)`", text)]:
+        found = [folder / name for folder in (here, here.parent, ROOT / "engine", ROOT) if (folder / name).is_file()]
+        assert found, name
+        sources += [path.read_text(encoding="utf-8") for path in found]
+    for function in re.findall(r"`(?:\w+\.)?(\w+)\(\)`", text):
+        assert any(re.search(rf"\bdef {function}\(", source) for source in sources), function
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w+)`", WALKS)) - {"PATH"}))

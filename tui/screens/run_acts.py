@@ -228,6 +228,6 @@ class RunActs:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the run is stopping, or will be because of a request from here."""
+        """Whether the run is stopping, or will stop because of a request from this screen."""
         run = self._model.run
         return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)

@@ -25,7 +25,7 @@ from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.search_line import SearchLine
 
-_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)  # characters of a metric's name that do not become part of a file's
+_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)  # characters of a metric's name that can't be in the name of a file
 
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
 LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")  # panes of which one is shown below the ranks
@@ -49,7 +49,7 @@ class RunPanes:
         on, back = (first_key(f"run.{id}", keymap) for id in ("next", "previous"))
         words = f"search the log: a regular expression; {on} and {back} go from match to match"
         self.search = SearchLine("search", words, changed=lambda text: logs.view.search(text), done=self._done)
-        words = "show only lines that match, hide those after a !: loss & !eval"
+        words = "show lines that match; ! before a word hides its lines: loss & !eval"
         self.filter = SearchLine("log-filter", words, changed=lambda text: logs.view.filter(text), done=self._done)
 
     def widget(self, name: str) -> Widget:

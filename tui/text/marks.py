@@ -15,11 +15,11 @@ class Signs(NamedTuple):
     """The characters that tables and curves are drawn with."""
 
     cursor: str
-    ranks: dict[RankWord, str]  # of each state of a rank
-    mixed: str  # of a node whose ranks are in different states
-    trouble: str  # of a rank that runs, and hangs or lags
-    blocks: str  # of a sparkline, lowest first
-    odd: str  # of a value that is not finite
+    ranks: dict[RankWord, str]  # the sign of each state of a rank
+    mixed: str  # the sign of a node whose ranks are in different states
+    trouble: str  # the sign of a rank that runs, and hangs or lags
+    blocks: str  # those of a sparkline, lowest first
+    odd: str  # the sign of a value that is not finite
 
 
 _SIGNS = Signs(

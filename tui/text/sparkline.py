@@ -95,7 +95,7 @@ def sparkline(
     """Draws the newest values, each in one cell.
 
     Args:
-        values: oldest first, and finite. None is marked: a value that was not finite.
+        values: oldest first, and finite. `None` stands for a value that was not finite, and gets a sign.
         width: cells. A shorter series leaves its left empty.
         scale: the values of the lowest and the highest block; None: the extremes of the shown values.
 

@@ -68,7 +68,7 @@ class Prefix(NamedTuple):
 
 
 def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
-    """A sign if the line is stderr's and there is also stdout, and if there are several ranks, the number of the line's, or how many have it."""
+    """A sign if the line is from stderr and there is also stdout. If there are several ranks: the rank of the line, or how many ranks have it."""
     source = log.sources[line.source]
     is_stderr = source.stream == "err"
     sign = ""

@@ -242,7 +242,7 @@ def find_all(text: str, kind: Kind) -> Iterator[Found]:
 
 def find_connection_cause(text: str, speaker: Speaker, status: int | None, words: Mapping[str, str]) -> Found | None:
     """Why a connection to a node failed; None if the text shows no known cause. `text`: output of the command, with `\\n` as the only line
-    end. `speaker`: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` count for all. `status`: the command's exit status;
+    end. `speaker`: `ssh`, `slurm`, `pbs` or `node`. Causes with the speaker `login` apply to all. `status`: the command's exit status;
     None: no answer in time. `words`: `node`, `python` and `job`, for the sentences."""
     for cause in causes():
         if cause.speaker not in (speaker, "login") or (cause.statuses and status not in cause.statuses):

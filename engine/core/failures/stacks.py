@@ -99,7 +99,7 @@ def place(frames: Sequence[Frame]) -> Found | None:
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost call in a file of the user's; None: there is none."""
+    """The innermost call in one of the user's files; None: there is none."""
     return next((frame for frame in frames if "/site-packages/" not in frame.file), None)
 
 

@@ -108,7 +108,7 @@ def read_words(draft: Draft, words: list[Word], job: Job) -> None:
 
 
 def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
-    """The words after assignments and commands such as `env`."""
+    """The words that follow assignments (`A=1`) and commands such as `env`. The assignments become part of the draft."""
     for at, word in enumerate(words):
         if found := _ASSIGNMENT.fullmatch(word.text):
             if NEEDS_SHELL.search(found[2]) and found[1] not in SET_BY_RANKDECK:

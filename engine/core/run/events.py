@@ -291,8 +291,8 @@ Policy = Literal["ignore", "hold", "stop", "finish"]
 
 
 class HealthNoticed(AttemptEvent, frozen=True, kw_only=True):
-    """Ranks hang, lag or go on, or a curve goes wrong. `kind`: see `metrics.health.Kind`. `policy`: what follows: `launch.on_nan` if the loss of a
-    rank is not finite; `finish` if `metrics.stop_when` stops the run."""
+    """Ranks hang, lag or go on, or a curve goes wrong. `kind`: one of `metrics.health.Kind`, or `waits`, `early` (collectives) or
+    `early-stop`. `policy`: what follows: `launch.on_nan` if the loss of a rank is not finite; `finish` if `metrics.stop_when` stops the run."""
 
     kind: str
     ranks: tuple[int, ...]

@@ -153,7 +153,7 @@ imports torch again, which takes some seconds."""
 
 
 def hold_ends_at(state: st.RunState, hold_for: float) -> float | None:
-    """When a run that holds ends by itself, in seconds since the epoch; None: never, or it does not hold. `hold_for`: the profile's limit
+    """The time at which a run stops to hold and ends by itself, in seconds since the epoch; None: never, or it does not hold. `hold_for`: the profile's limit
     in seconds; 0: none."""
     return state.phase.since + hold_for if isinstance(state.phase, st.Holding) and hold_for else None
 

@@ -176,7 +176,7 @@ class RunState(Value, frozen=True, kw_only=True):
     interfaces: tuple[tuple[str, str], ...] = ()  # the network interface of each node to the others: `(node, name)`
     store_trouble: str = ""  # how the store of this attempt was lost, and the next step; empty: it was not
     spare_nodes: int = 0  # nodes on which the run may go on if one of `nodes` is lost
-    spare_names: tuple[str, ...] = ()  # of these nodes, those where dead ranks can rejoin
+    spare_names: tuple[str, ...] = ()  # the names of those spare nodes on which dead ranks can rejoin
     restarts: int = 0
     restart_when: str = "may_heal"  # `always`, or only if the cause `may_heal`: `launch.restart_when`
     failed_at: tuple[str, int | None] | None = None

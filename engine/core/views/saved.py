@@ -22,7 +22,7 @@ def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
 
 
 def found_event(found: Found, state: RunState, progress: Sequence[RankProgress], at: float) -> CheckpointsFound:
-    """The event that tells what an attempt has left. Reports of a rank by `rankdeck.log` count even where no file is seen. `found`: files; any user of the node
+    """The event that tells what an attempt has left. A checkpoint that a rank reports by `rankdeck.log` is valid even if no file of it is found. `found`: files; any user of the node
     may have chosen their names. `at`: when the attempt was over, seconds since the epoch."""
     newest, said = _shown(found.newest), newest_checkpoint(progress)
     if newest is not None and newest.at < state.launched_at - FILE_CLOCK:

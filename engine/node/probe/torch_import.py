@@ -137,7 +137,7 @@ def read_all(descriptor: int, seconds: float) -> bytes | None:
     deadline, data = time.monotonic() + seconds, b""
     while True:
         ready = wait([descriptor, 0], deadline)
-        if 0 in ready:  # there is no question before this one is answered, so stdin was closed
+        if 0 in ready:  # the parent asks nothing before this is answered, so stdin was closed
             sys.exit(EXIT_CUT_OFF)
         if not ready:
             return None

@@ -139,9 +139,9 @@ def walk(folder: str, depth: int, budget: list[int]) -> Iterator[Found]:
 
 
 def find(*, places: Message, written: list[str], ended: float, killed: bool, set_aside: bool) -> Message:
-    """The newest whole checkpoint, one that was being written, and the name under which that was set aside. `places`: the working directory,
-    the run's folder of checkpoints, the command line, when the attempt began, in seconds since the epoch, and folders in which its ranks
-    were seen to write checkpoints. `written`: files that ranks had open. `ended`: when the last rank ended. `killed`: whether a signal ended one. `set_aside`: whether a torn one gets another name."""
+    """The newest whole checkpoint, one that was being written, and the name under which that was set aside. `places` has the keys
+    `folder` (working directory), `checkpoints` (the run's folder), `argv`, `begun` (of the attempt, seconds since the epoch) and `seen` (folders
+    in which ranks wrote checkpoints). `written`: files that ranks had open. `ended`: when the last rank ended. `killed`: whether a signal ended one. `set_aside`: whether a torn one gets another name."""
     folder, budget = places["folder"], [MOST_ENTRIES]
     named = [os.path.join(folder, word.rpartition("=")[2]) for word in places["argv"]]
     own = [path for path in named if os.path.isdir(path) and not os.path.samefile(path, folder)]

@@ -256,7 +256,7 @@ class Reports:
         self._run.note_change()
 
     def _take_checkpoints(self, node: str, news: reports.CheckpointsSeen) -> None:
-        """Reports what the attempt has left. Reports of a rank by `rankdeck.log` count even where no file is seen."""
+        """Reports what the attempt has left. A checkpoint that a rank reports by `rankdeck.log` is valid even if no file of it is found."""
         if node != self._run.head or news.attempt != self._run.state.attempt or self._knows_more(node):
             return
         self._ingest.catch_up()

@@ -1,5 +1,5 @@
 """Reads a line of output into fields: each number with its name and its unit, and `i/N` as one count. The fields of a line say nothing
-yet about what they mean; `line_meaning` decides that. A line is read once for all lines of the same format: see `line_formats`."""
+yet about what they mean; `meaning` decides that. A line is read once for all lines of the same format: see `formats`."""
 
 import re
 from typing import NamedTuple

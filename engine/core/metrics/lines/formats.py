@@ -28,7 +28,7 @@ _TO_WORDS = bytes(byte if byte in b"0123456789." else 32 for byte in range(256))
 MAIN = frozenset(
     ("loss", "val_loss", "lr", "grad_norm", *RATE_KEYS.values(), *(f"{key}{OF_DEVICE}" for key in RATE_KEYS.values()))
 )
-"""Metrics of which every line counts. Of the others, some lines of many are enough."""
+"""Metrics that need every line. For the other metrics, a few lines of many are enough."""
 
 _WORD = re.compile(r"[0-9.]+")
 _WORD_OF_LINE = re.compile(rb"[0-9.]+")

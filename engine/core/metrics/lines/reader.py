@@ -1,6 +1,6 @@
 """Reads the output of ranks, so that unchanged scripts get curves. A line is read into fields (`fields`), the fields get a meaning
-(`line_meaning`), and lines of a shape that was seen before are read by place (`line_formats`). A chunk of many similar lines is thinned
-first (`line_flood`). The user's own patterns have priority."""
+(`meaning`), and lines of a shape that was seen before are read by place (`formats`). A chunk of many similar lines is thinned first
+(`flood`). The user's own patterns have priority."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -19,7 +19,10 @@ from engine.core.terminal_text import SURROGATE
 AnySection = TypeVar("AnySection", bound=Section)
 
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
-JOBS = (("layout", "slurm"), ("layout", "pbs"))  # tables of which a site's defaults count for profiles that have them
+JOBS = (
+    ("layout", "slurm"),
+    ("layout", "pbs"),
+)  # a site's defaults for these tables apply to profiles that have the table
 
 _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string", "`int`": "a whole number",
                 "`float`": "a number", "`bool`": "true or false", "`null`": "nothing"}  # fmt: skip
