@@ -169,7 +169,7 @@ def _domains(bind: str, allowed: Sequence[int], root: str) -> list[list[int]]:
     places = {}
     for cpu in allowed:
         numa = next((number for number, cpus in nodes.items() if cpu in cpus), 0)
-        socket = _number(CPU.format(cpu, "physical_package_id"), root)
+        socket = number_in(os.path.join(root, CPU.format(cpu, "physical_package_id"))) or 0
         core = min([one for one in _cpus(CPU.format(cpu, "thread_siblings_list"), root) if one in allowed] or [cpu])
         places[cpu] = {"socket": (socket,), "numa": (socket, numa), "core": (socket, numa, core)}[bind]
     return [[cpu for cpu in allowed if places[cpu] == place] for place in sorted(set(places.values()))]
@@ -186,8 +186,8 @@ def _gpu_cpus(visible: str | None, root: str) -> list[set[int]]:
         # A control group may forbid this process a device even if its mode allows it. CUDA counts the others only.
         with contextlib.suppress(OSError):
             os.close(os.open(os.path.join(root, f"dev/nvidia{minor[1]}"), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
-            bus = os.path.basename(folder).lower()
-            found.append(nodes.get(_number(f"sys/bus/pci/devices/{bus}/numa_node", root), set()))
+            device = os.path.join(root, "sys/bus/pci/devices", os.path.basename(folder).lower())
+            found.append(nodes.get(number_in(os.path.join(device, "numa_node")) or 0, set()))
     if visible is None:
         return found
     chosen = [word.strip() for word in visible.split(",")]
@@ -209,13 +209,6 @@ def _cpus(path: str, root: str) -> set[int]:
         if first.isdigit():
             found.update(range(int(first), int(last or first) + 1))
     return found
-
-
-def _number(path: str, root: str) -> int:
-    try:
-        return int(_text(os.path.join(root, path)))
-    except ValueError:
-        return 0
 
 
 def _text(path: str) -> str:

@@ -224,16 +224,11 @@ def serve_own(wire: socket.socket, library: str, modules: list[str]) -> tuple[Re
     show_role("")
     environment, moved_library = dict(os.environ), os.path.relpath(library)
     imports = Imports(library)
-    tell_packages(wire)
+    tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
     if modules and not imports.unfit:
         imports.add(preload(wire, modules, environment, moved_library, []))
     imports.settle()
     return serve(wire, imports, environment)
-
-
-def tell_packages(wire: socket.socket) -> None:
-    """Tells the folders of installed packages."""
-    tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
 
 
 def serve(wire: socket.socket, imports: Imports, environment: dict[str, str]) -> tuple[Request, list[int]] | None:

@@ -14,12 +14,7 @@ def show_title(role: str, about: str = "") -> None:
     The kernel shows the memory in which it has placed the arguments. The title ends with NUL inside of it, because the environment behind it
     has the run's mark, by which the run's processes are found. Without /proc/self/mem nothing happens. `role`: what the process is: `agent`.
     `about`: the run, and the node: `train-x7k2 gpu01`."""
-    _show([f"rankdeck: {role} {about}".rstrip()], f"rankdeck-{role}")
-
-
-def show_command(argv: list[str], short: str) -> None:
-    """Makes `ps` show the command `argv` instead of this process's, as if it had been executed. `short`: see `short_name`."""
-    _show(argv, short)
+    show_command([f"rankdeck: {role} {about}".rstrip()], f"rankdeck-{role}")
 
 
 def short_name() -> str:
@@ -29,12 +24,13 @@ def short_name() -> str:
     return ""
 
 
-def _show(words: list[str], short: str) -> None:
+def show_command(argv: list[str], short: str) -> None:
+    """Makes `ps` show the command `argv` instead of this process's, as if it had been executed. `short`: see `short_name`."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as name:
         name.write(os.fsencode(short)[:COMMAND_LENGTH])
     with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as status:
         begin, end = (int(field) for field in status.read().rpartition(b")")[2].split()[45:47])
-        shown = b"\0".join(map(os.fsencode, words))[: max(0, end - begin - 1)]
+        shown = b"\0".join(map(os.fsencode, argv))[: max(0, end - begin - 1)]
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(begin)
             memory.write(shown.ljust(end - begin, b"\0"))

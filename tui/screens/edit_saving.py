@@ -69,8 +69,11 @@ class Saving:
     async def _write(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
         known = await off_loop(self._screen.engine.profiles)
         other = next((entry for entry in known if _is_other(entry, path, profile.name, self.entry)), None)
-        if other is not None and not await self._may_replace(other):
-            return
+        if other is not None:
+            detail = f"{other.path} is another profile. The form overwrites it."
+            question = ConfirmScreen(f"Replace {other.name}?", detail, do="Replace")
+            if await self._screen.app.push_screen_wait(question) is not True:
+                return
         shipped = self.entry is not None and self.entry.source == "shipped"
         try:
             saved = await off_loop(self._screen.engine.save_profile, profile, path)
@@ -105,11 +108,6 @@ class Saving:
                 await off_loop(self._screen.engine.add_profile_folder, folder)
             except RankdeckError as error:
                 self._screen.deck.show_error("The folder was not added to your settings", error)
-
-    async def _may_replace(self, other: ProfileEntry) -> bool:
-        detail = f"{other.path} is another profile. The form overwrites it."
-        answer = await self._screen.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
-        return answer is True
 
 
 def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:

@@ -71,7 +71,7 @@ class Listener:
 
     def open_port(self, message: Message) -> None:
         """`open_door`: opens a port, and sends the token to everyone who connects."""
-        self._close()
+        self.close_port(message)
         listener, token = networks.open_listener(), message["token"].encode()
         self._socket = listener
         self._selector.register(listener, selectors.EVENT_READ, lambda: networks.answer(listener, token))
@@ -81,9 +81,6 @@ class Listener:
         self.send(type="door", number=message["number"], port=listener.getsockname()[1], addresses=addresses)
 
     def close_port(self, message: Message) -> None:
-        self._close()
-
-    def _close(self) -> None:
         if self._socket is not None:
             self._selector.unregister(self._socket)
             self._socket.close()

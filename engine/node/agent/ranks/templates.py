@@ -65,11 +65,6 @@ class Template:
             self.wire = shared or self._execute(file)
         self.wire.setblocking(False)
 
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether the template of the user has not forked it yet."""
-        return not self.pid
-
     def _ask(self, path: str, log: int) -> socket.socket | None:
         """Asks the template of the user to fork this one. Returns the connection; None: there is none, or it is another user's."""
         if not path:
@@ -289,7 +284,7 @@ class Templates:
         self._state.templates.pop(template.pid, None)
         if template.current:
             self._state.end_unknown()  # it may have forked a process that it could not report
-        if is_unlike or (template.is_asked_for and not is_unfit):  # the template of the user has ended
+        if is_unlike or (not template.pid and not is_unfit):  # the template of the user has ended
             template.message = {**template.message, "user_template": ""}
         elif is_unfit or self._dies_again_and_again():
             self._unfit.append(template)
