@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so.1 without GPUs: each line of the file that FAKE_NVML names is one, and is read anew by every call.
 
-   UUID MODEL UTILISATION USED TOTAL
+   UUID MODEL UTILISATION USED TOTAL PROCESSES
 
    A number below zero: the driver does not support that. The model "lost" has fallen off the bus; "sick" never answers. */
 
@@ -10,9 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
+       INSUFFICIENT_SIZE = 7 };
 
-struct gpu { char uuid[96], model[96]; int utilisation; long long used, total; };
+struct gpu { char uuid[96], model[96]; int utilisation; long long used, total; unsigned int processes; };
 struct memory { unsigned long long total, free, used; };
 struct rates { unsigned int gpu, memory; };
 
@@ -22,7 +23,8 @@ static unsigned int read_gpus(struct gpu *gpus, unsigned int room)
     unsigned int count = 0;
     while (file && count < room) {
         struct gpu *gpu = &gpus[count];
-        if (fscanf(file, "%95s %95s %d %lld %lld", gpu->uuid, gpu->model, &gpu->utilisation, &gpu->used, &gpu->total) != 5)
+        if (fscanf(file, "%95s %95s %d %lld %lld %u", gpu->uuid, gpu->model, &gpu->utilisation, &gpu->used, &gpu->total,
+                   &gpu->processes) != 6)
             break;
         count++;
     }
@@ -101,4 +103,21 @@ int nvmlDeviceGetUtilizationRates(void *handle, struct rates *rates)
     if (status == SUCCESS)
         *rates = (struct rates){gpu.utilisation, 0};
     return status;
+}
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
+{
+    struct gpu gpu;
+    int status = take((uintptr_t)handle, &gpu);
+    if (status == SUCCESS)
+        snprintf(uuid, length, "%s", gpu.uuid);
+    return status;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, void *processes)
+{
+    struct gpu gpu;
+    int status = take((uintptr_t)handle, &gpu);
+    *count = status == SUCCESS ? gpu.processes : 0;
+    return status == SUCCESS && *count ? INSUFFICIENT_SIZE : status;
 }

@@ -12,9 +12,17 @@ SOURCE = Path(__file__).with_suffix(".c")
 GIB = 1 << 30
 
 
-def gpu(index: int, *, model: str = "H100", utilisation: int = 97, used: int = 61 * GIB, total: int = 80 * GIB) -> str:
+def gpu(
+    index: int,
+    *,
+    model: str = "H100",
+    utilisation: int = 97,
+    used: int = 61 * GIB,
+    total: int = 80 * GIB,
+    processes: int = 0,
+) -> str:
     """A GPU as the library reads it."""
-    return f"GPU-{index:04} {model} {utilisation} {used} {total}"
+    return f"GPU-{index:04} {model} {utilisation} {used} {total} {processes}"
 
 
 class FakeNvml:

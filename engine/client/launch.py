@@ -1,5 +1,6 @@
 """The first half of a launch: a run's folder, its plan, and a standby that becomes its supervisor."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -60,6 +61,11 @@ def begin_launch(
             return Begun(again, plan, is_supervised=False)
     if cold:
         plan = msgspec.structs.replace(plan, linger=0.0)
+    if plan.backend.device == "cuda" and all(node.transport == "local" for node in plan.nodes):
+        chosen = {
+            name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ
+        }
+        plan = msgspec.structs.replace(plan, env_defaults={**plan.env_defaults, **chosen})
     paths = new_run(profile.name, run)
     try:
         replace_file(paths.profile, text)

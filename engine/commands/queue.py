@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from engine.commands.arguments import JSON
 from engine.commands.output import confirm, print_json, print_table
 from engine.core.errors import UsageError
-from engine.core.sweeps.queue import Entry, Queue, waits
+from engine.core.sweeps.queue import Entry, Queue
 from engine.core.words import count
-from engine.runs.listing import summaries
 from engine.runs.queue.file import change_queue, read_queue, wake_starter
 
 ENTRIES = click.argument("words", metavar="ENTRY|SWEEP...", nargs=-1, required=True)
@@ -27,11 +26,11 @@ def queue(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from engine.client.sweeps.starter import active_runs, cores  # imports most of the core
+    from engine.client.sweeps.starter import looks  # imports most of the core
 
     found = read_queue()
-    why = waits(found, active_runs(summaries()), cores())
-    reasons = {one.number: one.reason or why.get(one.number, "") for one in found.entries}
+    why = looks(found)
+    reasons = {one.number: one.reason or (why[one.number].reason if one.number in why else "") for one in found.entries}
     if as_json:
         print_json([_data(one, reasons[one.number]) for one in found.entries])
     elif not found.entries:

@@ -11,7 +11,10 @@ import pytest
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.core.plan.plan import BackendSettings
+from engine.core.sweeps.queue import needs_of
 from engine.planning.profiles import read_profile
+from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.record import read_plan
 from tests.fake_nvml import GIB, FakeNvml, gpu
 from tests.support import PATIENCE, Deck, kill_hard, wait_gone
 
@@ -53,6 +56,12 @@ def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nv
     assert "GPU" not in rankdeck("status", run).stdout
     kept = {path.name for path in rankdeck.folder(run).rglob("*.json*") if b"utilisation" in path.read_bytes()}
     assert kept <= {"series.json"}, "it is a curve, and no result"
+
+
+def test_the_plan_keeps_the_gpus_that_the_shell_has_chosen_for_whoever_looks_for_free_ones(launch, work, monkeypatch):
+    (work / "go").touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert needs_of(read_plan(RunPaths(runs_folder() / launch()))).gpus == ("1", "0")
 
 
 def test_whoever_takes_the_place_of_a_dead_process_and_a_new_attempt_know_it_too(rankdeck, nvml, launch, work):

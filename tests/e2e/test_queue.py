@@ -11,9 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.core.sweeps.queue import MOST_TRIES, Queue
+from engine.core.sweeps.queue import ALL, MOST_TRIES, Needs, Queue
 from engine.runs.paths import runs_folder
 from engine.runs.queue.file import change_queue, queue_file, read_queue
+from tests.fake_nvml import gpu
 from tests.support import Deck, check_err, entries, kill_hard, processes_with, wait_gone, wait_until
 
 NOTE = entries("e2e/queue", "note")
@@ -145,6 +146,25 @@ def test_twenty_runs_all_start_once_whenever_starters_are_killed(rankdeck, write
     wait_until(lambda: all_have_ended(rankdeck, 20))
     assert starts(work) == Counter(f"0{value}" for value in values)
     assert killed
+
+
+def test_a_run_gets_a_gpu_once_another_process_has_left_it(rankdeck, write_script, work, nvml, monkeypatch):
+    for name, value in nvml.environment.items():
+        monkeypatch.setenv(name, value)
+    nvml.show(gpu(0), gpu(1, used=0, processes=1))
+    write_script("note.py", "import os\nopen('got', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    first = rankdeck("run", "-n", "1", "--detach", write_script("wait.py", WAIT)).stdout.strip()
+    assert rankdeck("run", "-n", "1", "--after", first, "note.py").returncode == 0
+    needs = Needs(ranks=1, gpus=(ALL,))  # as those of a run on GPUs, of which this machine has none
+    change_queue(lambda queue: replace(queue, entries=(replace(queue.entries[0], needs=needs),)))
+    (work / "go").touch()
+    rankdeck.wait_state(first, "succeeded")
+    wait_until(lambda: "0 of 1 GPU free" in rankdeck("queue").stdout)
+    wait_until(lambda: len(starters(rankdeck)) == 1)
+    nvml.show(gpu(0), gpu(1, used=0))
+    wait_until(lambda: (work / "got").exists() and (work / "got").read_text() == "1")
+    wait_until(lambda: not queue_file().exists() and not starters(rankdeck))
+    wait_until(lambda: all_have_ended(rankdeck, 2))
 
 
 def test_a_run_whose_supervisor_and_guard_were_killed_does_not_stop_the_queue(rankdeck, write_script, work):

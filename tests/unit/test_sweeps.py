@@ -16,7 +16,7 @@ from engine.core.arguments.setting import with_argument
 from engine.core.errors import UsageError
 from engine.core.plan.plan import Swept
 from engine.core.sweeps.grid import argument_axis, grid, key_axis
-from engine.core.sweeps.queue import ALL, Active, Entry, Needs, Place, Queue, waits
+from engine.core.sweeps.queue import ALL, Active, Entry, Gpu, Needs, Place, Queue, Wait, waits
 from tests.support import entries, from_table
 
 SCRIPT = entries("unit/sweeps", "script")
@@ -98,7 +98,7 @@ def swept(sweep: str = "s") -> Swept:
 
 def reasons(entries: Sequence[Entry], used: Sequence[Active] = (), cores: int = 4) -> list[str]:
     queue = Queue(last=len(entries), entries=tuple(entries))
-    return [waits(queue, used, cores).get(one.number, "not asked") for one in entries]
+    return [waits(queue, used, cores).get(one.number, Wait("not asked")).reason for one in entries]
 
 
 def test_an_entry_waits_for_cores_gpus_and_nodes_that_others_have() -> None:
@@ -114,6 +114,34 @@ def test_an_entry_waits_for_cores_gpus_and_nodes_that_others_have() -> None:
     far = Needs(nodes=("n1", "n2"))
     assert reasons([entry(1, far)], [active("a", Needs(nodes=("n2",)))]) == ["n2 is taken"]
     assert reasons([entry(1, far)], [active("a", Needs(ranks=4))]) == [""]
+
+
+def gpu_waits(needs: Needs, *used: Needs, then: Needs | None = None, busy: str = "", visible: str = "") -> list[Wait]:
+    """Why each of two entries waits on a machine with four GPUs."""
+    place = Place(folder=b"/", environment=(f"CUDA_VISIBLE_DEVICES={visible}".encode(),) if visible else ())
+    queue = Queue(entries=(entry(1, needs), entry(2, then or needs)), places={"here": place})
+    gpus = [Gpu(str(number), f"GPU-{number}a", str(number) in busy) for number in range(4)]
+    return [*waits(queue, [active(f"run{n}", one) for n, one in enumerate(used)], 99, gpus).values()]
+
+
+def test_an_entry_gets_gpus_that_neither_runs_nor_other_processes_have() -> None:
+    two = Needs(ranks=2, gpus=(ALL,))
+    taken = Needs(ranks=1, gpus=("GPU-1",))
+    assert gpu_waits(two) == [Wait(gpus=("0", "1")), Wait(gpus=("2", "3"))]
+    assert gpu_waits(two, two) == [Wait(gpus=("2", "3")), Wait("0 of 2 GPUs free")]
+    assert gpu_waits(two, taken) == [Wait(gpus=("0", "2")), Wait("1 of 2 GPUs free")]
+    assert gpu_waits(two, busy="02") == [Wait(gpus=("1", "3")), Wait("0 of 2 GPUs free", is_watched=True)]
+    assert gpu_waits(two, taken, then=replace(two, ranks=1), busy="012") == [
+        Wait("1 of 2 GPUs free", is_watched=True),
+        Wait("an earlier entry comes first"),
+    ]
+    assert gpu_waits(two, visible="GPU-3,2,9") == [Wait(gpus=("3", "2")), Wait("0 of 2 GPUs free")]
+    assert gpu_waits(Needs(ranks=9, gpus=(ALL,))) == [Wait(gpus=tuple("0123")), Wait("0 of 4 GPUs free")]
+    chosen = Needs(ranks=1, gpus=("1",))
+    assert gpu_waits(chosen, busy="0") == [Wait(), Wait("GPUs are taken")]
+    assert gpu_waits(chosen, busy="1")[0] == Wait("another process uses its GPUs", is_watched=True)
+    several = replace(two, nodes=("n1",))
+    assert gpu_waits(several) == [Wait(), Wait("n1 is taken")]
 
 
 def test_an_entry_that_waits_for_cores_is_not_overtaken() -> None:

@@ -5,6 +5,7 @@ Whoever gets the lock knows that the starter of an entry that is `starting` is d
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -20,10 +21,11 @@ from engine.client.starting import start_supervisor
 from engine.core.errors import RankdeckError, SupervisorError
 from engine.core.plan.document.reading import parse_with_places
 from engine.core.run.state import ENDED_WORDS
-from engine.core.sweeps.queue import MOST_TRIES, Active, Entry, Needs, Queue, needs_of, waits
+from engine.core.sweeps.queue import MOST_TRIES, VISIBLE, Active, Entry, Gpu, Needs, Queue, Wait, needs_of, waits
 from engine.core.views.view import RunSummary
 from engine.installed import COMMAND
-from engine.linux.locks import is_locked
+from engine.linux.locks import is_locked, try_lock
+from engine.node.programs import gpus
 from engine.planning.recipes import choices
 from engine.runs.listing import LAUNCH_TIME, new_name, summaries
 from engine.runs.lock import is_taken
@@ -32,21 +34,51 @@ from engine.runs.queue.file import change_queue, queue_file, read_queue
 from engine.runs.record import read_plan, read_whereabouts
 from engine.runs.replay import has_begun
 
+WATCH_PERIOD = 5.0  # seconds between two looks at GPUs of other processes
+DRIVER_TIME = 20.0  # seconds for a driver to tell its GPUs
+
 
 def main(word: str = "") -> int:
     """Entry point: `start-queued` starts what may start; with `wait`, it waits for another process that does so; with a number, it launches that
-    entry. Returns the exit status."""
+    entry. Returns the exit status. One process stays as long as entries wait for GPUs of other processes."""
     if word.isdecimal():
         return _launch(int(word))
-    with open(queue_file().with_suffix(".starter"), "ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if word == "wait" else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return 0
-        _revive()
-        while (claimed := _claim()) is not None:
-            _start(claimed, lock.fileno())
-    return 0
+    watch = None
+    while True:
+        with open(queue_file().with_suffix(".starter"), "ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if watch is None and word != "wait" else 0))
+            except BlockingIOError:
+                return 0
+            _revive()
+            while (claimed := _claim()) is not None:
+                _start(claimed, lock.fileno())
+            if not (_wants_gpus(queue := read_queue()) and any(one.is_watched for one in looks(queue).values())):
+                return 0
+            watch = watch or try_lock(queue_file().with_suffix(".watch"))
+        if watch is None:
+            return 0  # another one stays
+        time.sleep(WATCH_PERIOD)
+
+
+def looks(queue: Queue) -> dict[int, Wait]:
+    """Why each queued entry waits now; see `waits`."""
+    return waits(queue, active_runs(summaries()), cores(), _gpus(queue))
+
+
+def _wants_gpus(queue: Queue) -> bool:
+    return any(one.state == "queued" and one.needs.gpus for one in queue.entries)
+
+
+def _gpus(queue: Queue) -> list[Gpu]:
+    """The GPUs of this machine, if an entry waits for some; empty: the driver tells none."""
+    if not _wants_gpus(queue):
+        return []
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        argv = [sys.executable, "-I", "-S", gpus.__file__]
+        said = subprocess.run(argv, capture_output=True, timeout=DRIVER_TIME, check=False).stdout
+        return [Gpu(str(number), uuid, is_used) for number, (uuid, is_used) in enumerate(json.loads(said))]
+    return []
 
 
 def _revive() -> None:
@@ -74,8 +106,8 @@ def _claim() -> tuple[Entry, Queue] | None:
                 queue = queue.changed(replace(one, state="failed", run="", reason=reason))
         entry = next((one for one in queue.entries if one.state == "starting"), None)
         if entry is None:
-            free = waits(queue, active_runs(summaries()), cores())
-            entry = next((one for one in queue.entries if free.get(one.number) == ""), None)
+            free = {number: wait.gpus for number, wait in looks(queue).items() if not wait.reason}
+            entry = next((replace(one, gpus=free[one.number]) for one in queue.entries if one.number in free), None)
         if entry is None:
             return queue
         while not entry.run or (entry.state == "queued" and (runs_folder() / entry.run).exists()):
@@ -93,6 +125,8 @@ def _start(claimed: tuple[Entry, Queue], lock: int) -> None:
     place = queue.places[entry.place]
     argv = [sys.executable, "-P", str(COMMAND), "start-queued", str(entry.number)]
     environment = dict(one.partition(b"=")[::2] for one in place.environment)
+    if entry.gpus:
+        environment |= {VISIBLE.encode(): ",".join(entry.gpus).encode(), b"CUDA_DEVICE_ORDER": b"PCI_BUS_ID"}
     try:
         done = subprocess.run(
             argv, env=environment, cwd=place.folder, pass_fds=[lock], capture_output=True, check=False

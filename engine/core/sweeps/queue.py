@@ -5,7 +5,7 @@ leaves the claim, and the next one starts the same run: see `engine.client.sweep
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from engine.core.plan.plan import LaunchPlan, Swept
 from engine.core.words import count
 
-ALL = "all"  # GPUs of a run for which no variable chooses some
+ALL = "all"  # GPUs of a run for which no variable chooses some: one for each of its ranks
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_TRIES = 5  # starts of one entry that may be killed before it counts as failed
 
 
@@ -48,6 +49,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int = 0
     cold: bool = False
     run: str = ""
+    gpus: tuple[str, ...] = ()
     tries: int = 0
     reason: str = ""
 
@@ -61,6 +63,31 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: bytes
     environment: tuple[bytes, ...]
+
+    @property
+    def visible(self) -> str | None:
+        """The GPUs that programs there may use, as the variable has them; None: all."""
+        start = f"{VISIBLE}=".encode()
+        return next(
+            (one[len(start) :].decode(errors="replace") for one in self.environment if one.startswith(start)), None
+        )
+
+
+class Gpu(NamedTuple):
+    """A GPU of this machine. `number`: in the order of the bus. `is_used`: a process uses it, a run of this queue or another one."""
+
+    number: str
+    uuid: str
+    is_used: bool
+
+
+class Wait(NamedTuple):
+    """Why an entry waits. `reason`: empty: it may start. `gpus`: those that it gets. `is_watched`: it waits for GPUs of other processes,
+    whose end starts nothing."""
+
+    reason: str = ""
+    gpus: tuple[str, ...] = ()
+    is_watched: bool = False
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,53 +127,92 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 def needs_of(plan: LaunchPlan, *, is_here: bool = True) -> Needs:
     """The resources of a run. `is_here`: its local ranks are on this machine."""
     ranks = sum(len(node.ranks) for node in plan.nodes if node.transport == "local" and is_here)
-    chosen = plan.env.get("CUDA_VISIBLE_DEVICES")
-    gpus = (ALL,) if chosen is None else tuple(filter(None, (one.strip() for one in chosen.split(","))))
+    chosen = {**plan.env_defaults, **plan.env}.get(VISIBLE)
+    gpus = (ALL,) if chosen is None else _names(chosen)
     nodes = tuple(node.name for node in plan.nodes if node.transport != "local")
     return Needs(ranks=ranks, gpus=gpus if ranks and plan.backend.device == "cuda" else (), nodes=nodes)
 
 
-def waits(queue: Queue, active: Sequence[Active], cores: int) -> dict[int, str]:
-    """Why each queued entry waits, by its number; empty: it may start now. The first one that may start is the next.
+def _names(visible: str) -> tuple[str, ...]:
+    return tuple(filter(None, (one.strip() for one in visible.split(","))))
+
+
+def waits(queue: Queue, active: Sequence[Active], cores: int, gpus: Sequence[Gpu] = ()) -> dict[int, Wait]:
+    """Why each queued entry waits, by its number. The first one that may start is the next.
 
     An entry that waits for cores, GPUs or nodes keeps them from those behind it, so that a large run is not overtaken for ever; one that
     waits for another run or for its sweep does not.
 
-    `active`: runs that have begun and not ended."""
+    `active`: runs that have begun and not ended. `gpus`: of this machine; empty: the driver tells none, and two runs on GPUs exclude each other."""
     claimed = [
-        Active(run=one.run, needs=one.needs, sweep=one.sweep) for one in queue.entries if one.state == "starting"
+        Active(run=one.run, needs=replace(one.needs, gpus=one.gpus or one.needs.gpus), sweep=one.sweep)
+        for one in queue.entries
+        if one.state == "starting"
     ]
     used = [*(one for one in active if one.run not in {own.run for own in claimed}), *claimed]
-    found, earlier = dict[int, str](), list[Needs]()
+    found, earlier = dict[int, Wait](), list[Needs]()
     for entry in queue.entries:
         if entry.state != "queued":
             continue
         beside = sum(one.sweep == entry.sweep for one in used) if entry.parallel else 0
         if entry.after and any(entry.after == one.run for one in used):
-            found[entry.number] = f"{entry.after} has not ended"
+            found[entry.number] = Wait(f"{entry.after} has not ended")
         elif entry.parallel and beside >= entry.parallel:
-            found[entry.number] = f"{count(beside, 'run')} of {entry.sweep} at once"
+            found[entry.number] = Wait(f"{count(beside, 'run')} of {entry.sweep} at once")
         else:
-            taken = [one.needs for one in used]
-            reason = _shortage(entry.needs, taken, cores)
-            if not reason and _shortage(entry.needs, [*taken, *earlier], cores):
-                reason = "an earlier entry comes first"
-            if reason:
-                earlier.append(entry.needs)
+            place = queue.places.get(entry.place)
+            look = _Look(entry.needs, place.visible if place is not None else None, cores, gpus)
+            wait = look.wait([one.needs for one in used])
+            if not wait.reason and look.wait([*(one.needs for one in used), *earlier]).reason:
+                wait = Wait("an earlier entry comes first")
+            if wait.reason:
+                every = tuple(one.number for one in gpus) if ALL in entry.needs.gpus else ()
+                earlier.append(replace(entry.needs, gpus=every or entry.needs.gpus))
             else:
-                used.append(Active(run="", needs=entry.needs, sweep=entry.sweep))
-            found[entry.number] = reason
+                needs = replace(entry.needs, gpus=wait.gpus or entry.needs.gpus)
+                used.append(Active(run="", needs=needs, sweep=entry.sweep))
+            found[entry.number] = wait
     return found
 
 
-def _shortage(needs: Needs, taken: Sequence[Needs], cores: int) -> str:
-    """Why other runs leave too little for a run; empty: they do not. More ranks than cores start once they are alone."""
-    ranks = sum(one.ranks for one in taken)
-    if ranks and needs.ranks and ranks + needs.ranks > cores:
-        return f"{ranks} of {count(cores, 'core')} taken"
-    for one in taken:
-        if needs.gpus and one.gpus and (ALL in (*needs.gpus, *one.gpus) or {*needs.gpus} & {*one.gpus}):
-            return "GPUs are taken"
-        if both := sorted({*needs.nodes} & {*one.nodes}):
-            return f"{both[0]} is taken"
-    return ""
+class _Look(NamedTuple):
+    """A run that may start. `visible`: see `Place`."""
+
+    needs: Needs
+    visible: str | None
+    cores: int
+    gpus: Sequence[Gpu]
+
+    def wait(self, taken: Sequence[Needs]) -> Wait:
+        """Why other runs, or processes, leave too little for it. More ranks than cores or GPUs start once they are alone."""
+        ranks = sum(one.ranks for one in taken)
+        if ranks and self.needs.ranks and ranks + self.needs.ranks > self.cores:
+            return Wait(f"{ranks} of {count(self.cores, 'core')} taken")
+        for one in taken:
+            if both := sorted({*self.needs.nodes} & {*one.nodes}):
+                return Wait(f"{both[0]} is taken")
+        return self._gpu_wait([one for one in taken if one.gpus]) if self.needs.gpus else Wait()
+
+    def _gpu_wait(self, taken: Sequence[Needs]) -> Wait:
+        names = [self._numbers(one) for one in (self.needs, *taken)]
+        wanted, others = names[0], {name for own in names[1:] for name in own}
+        if not self.gpus:
+            return Wait("GPUs are taken" if others and (ALL in (*wanted, *others) or {*wanted} & others) else "")
+        used = {one.number for one in self.gpus if one.is_used}
+        if ALL not in self.needs.gpus or self.needs.nodes:  # a choice for this machine would reach the others
+            if {*wanted} & others:
+                return Wait("GPUs are taken")
+            return Wait("another process uses its GPUs", is_watched=True) if {*wanted} & used else Wait()
+        pool = [one.number for one in self.gpus]
+        if self.visible is not None:
+            pool = [one for one in self._numbers(replace(self.needs, gpus=_names(self.visible))) if one in pool]
+        free = [one for one in pool if one not in others | used]
+        if len(free) < (least := min(self.needs.ranks, len(pool))):
+            return Wait(f"{len(free)} of {count(least, 'GPU')} free", is_watched=bool({*pool} & used - others))
+        return Wait(gpus=tuple(free[:least]))
+
+    def _numbers(self, needs: Needs) -> tuple[str, ...]:
+        """The GPUs of a run by number, if the driver tells them. A run without a choice has the first ones."""
+        if ALL in needs.gpus and self.gpus:
+            return tuple(one.number for one in self.gpus[: needs.ranks])
+        return tuple(next((one.number for one in self.gpus if one.uuid.startswith(name)), name) for name in needs.gpus)

@@ -1,7 +1,7 @@
 """Utilisation and memory of the GPUs of a node's ranks: `python -I -S gpus.py LOCAL_RANK… SOCKET`, in the environment of the ranks.
 
 The agent starts it with a socket that preserves messages. It sends samples of NVIDIA's management library (NVML) as JSON: for each
-local rank `[utilisation, used, total]` in percent and bytes, null if unknown. A call into a broken driver may never return, or may end the
+local rank `[utilisation, used, total]` in percent and bytes, null if unknown. Without arguments it prints `[UUID, whether it is used]` of each GPU. A call into a broken driver may never return, or may end the
 process. So this is a separate process. It exits if there is no NVML, and with its agent. Standard library only; Python 3.8 and later.
 """
 
@@ -17,6 +17,7 @@ import socket
 import sys
 from typing import Any
 
+BUSY = 0.1  # a GPU with more than this part of its memory used is used: the driver does not show processes of other containers
 PERIOD = 2.0  # seconds between two samples; NVML's own values are averages of the last second or less
 
 
@@ -77,6 +78,15 @@ class Nvml:
         is_known = self._ask("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         return [percent, memory.used, memory.total] if is_known else [percent, None, None]
 
+    def state(self, number: int) -> tuple[str, bool]:
+        """Returns the UUID of a GPU, and whether a process uses it."""
+        handle, uuid, processes = self._handle(str(number)), ctypes.create_string_buffer(96), ctypes.c_uint()
+        if handle is None or not self._ask("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid))):
+            return "", True  # it has failed
+        self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(processes), None)  # only counts
+        _, used, total = self.use(str(number))
+        return uuid.value.decode(), processes.value > 0 or (used or 0) > BUSY * (total or 0)
+
 
 def device_of(local_rank: int, visible: str | None) -> str:
     """Returns CUDA's name of the device `cuda:LOCAL_RANK`; empty if there is none. `local_rank`: its number. `visible`:
@@ -103,6 +113,10 @@ def watch(local_ranks: list[int], wire: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    *wanted, descriptor = map(int, sys.argv[1:])
     with contextlib.suppress(OSError):
-        watch(wanted, socket.socket(fileno=descriptor))
+        if sys.argv[1:]:
+            *wanted, descriptor = map(int, sys.argv[1:])
+            watch(wanted, socket.socket(fileno=descriptor))
+        else:
+            found = Nvml()
+            sys.stdout.write(json.dumps([found.state(number) for number in range(found.count)]))
