@@ -45,11 +45,12 @@ def begin_launch(
     cold: bool = False,
     swept: Swept | None = None,
     run: str = "",
+    after: str = "",
     own_standby: Callable[[], Standby | None] = lambda: None,
 ) -> Begun:
     """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a
     run, so that ranks start sooner. `cold`: without the template of the user. `swept`: its place in a sweep. `run`: its id; empty: a new
-    one. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
+    one. `after`: the job that must be over before that of the run starts. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
     example because the disk is full."""
     plan = msgspec.structs.replace(planning.make_plan(profile, LAUNCHED, places=places), swept=swept)
     text = profile_text(limited(profile, *read_site())[0])
@@ -74,7 +75,7 @@ def begin_launch(
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise
     if plan.submission is not None:
-        return Begun(paths, plan, is_supervised=True, said=_submit(plan, paths))
+        return Begun(paths, plan, is_supervised=True, said=_submit(plan, paths, after))
     standby = own_standby()
     has_taken = standby is not None and standby.serves(plan) and standby.take(paths)
     if standby is not None:
@@ -82,13 +83,13 @@ def begin_launch(
     return Begun(paths, plan, is_supervised=has_taken)
 
 
-def _submit(plan: LaunchPlan, paths: RunPaths) -> str:
+def _submit(plan: LaunchPlan, paths: RunPaths, after: str) -> str:
     """Submits the job of a new run. Returns what the batch system has said. If it refuses the job, nothing of the run is left."""
     from engine.planning.batch import submit  # not needed for other runs
 
     assert plan.submission is not None
     try:
-        taken = submit(plan, paths)
+        taken = submit(plan, paths, after=after)
     except BaseException:
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise

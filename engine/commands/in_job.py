@@ -256,6 +256,6 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
     program = submitted.program if submitted.program.kind == "script" else plan.program
     spare = tuple(slot.node for slot in slots[job.nodes :])
     return msgspec.structs.replace(
-        plan, submission=submitted.submission, program=program, spare_nodes=len(spare),
+        plan, submission=submitted.submission, program=program, swept=submitted.swept, spare_nodes=len(spare),
         spare_names=spare if plan.launch.sync == "none" else (),
     )  # fmt: skip

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from engine.client.jobs import runs_and_jobs
+from engine.client.launch import begin_launch
 from engine.client.sweeps.enqueue import enqueue, entry_of
 from engine.client.sweeps.points import Point, planned
 from engine.commands.arguments import JSON, PROFILE, SET, TRUST, permit_to_look, permit_to_run, read_given
 from engine.commands.output import narrate, print_json, print_line, print_table
-from engine.core.errors import UsageError
+from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.plan.plan import Swept
 from engine.core.plan.secrets import shown_words
 from engine.core.run.state import ENDED_WORDS
@@ -23,6 +25,7 @@ from engine.core.views.view import RunSummary
 from engine.core.words import count
 from engine.runs.listing import new_name, summaries
 from engine.runs.queue.file import read_queue, wake_starter
+from engine.runs.record import read_submitted
 
 LOOK_PERIOD = 1.0  # seconds between two looks whether runs have started or ended
 LOOKS = 5  # looks for one at what no supervisor does
@@ -37,7 +40,9 @@ _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 )
 @click.option("--random", "number", type=click.IntRange(min=1), metavar="N", help="Draw N of the grid, none twice.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", help="Seed of --random; default: a new one.")
-@click.option("--parallel", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Runs at once.")
+@click.option(
+    "--parallel", type=click.IntRange(min=1), metavar="N", help="Most runs at once; default: 1, and any number of jobs."
+)
 @click.option(
     "--stop-when", "stop_when", metavar="RULE", help="When a run ends early: 'val_loss > sweep.best * 1.5 after 200'."
 )
@@ -56,7 +61,7 @@ def sweep(
     keys: tuple[str, ...],
     number: int | None,
     seed: int | None,
-    parallel: int,
+    parallel: int | None,
     stop_when: str | None,
     name: str | None,
     only_plan: bool,
@@ -86,21 +91,36 @@ def sweep(
         _show(points, seed, as_json=as_json)
         return
     name = name or new_name("sweep")
-    before, entries = {one.run for one in runs_of(name, summaries())}, []
+    before, entries, jobs = {one.run for one in runs_of(name, summaries())}, [], list[str]()
     for place, one in enumerate(points, 1):
         swept = Swept(sweep=name, values=one.values, number=place, runs=len(points), seed=seed)
-        entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel))
-    enqueue(entries)
-    drawn = "" if seed is None else f", drawn with --seed {seed}"
-    narrate(f"{name}: {count(len(points), 'run')}{drawn}; rankdeck queue shows those that wait")
+        if one.plan.submission is None:
+            entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel or 1))
+        else:
+            jobs.append(_submit(one, swept, jobs[-parallel] if parallel and len(jobs) >= parallel else ""))
+    if entries:
+        enqueue(entries)
+    drawn, shows = "" if seed is None else f", drawn with --seed {seed}", "ps" if jobs else "queue"
+    narrate(f"{name}: {count(len(points), 'run')}{drawn}; rankdeck {shows} shows those that wait")
     if detach:
         print_line(msgspec.json.encode({"sweep": name}).decode() if as_json else name)
         return
     try:
         ctx.exit(_follow(name, len(points), before, as_json=as_json))
     except KeyboardInterrupt:
-        narrate(f"{name} goes on; rankdeck queue cancel {name} removes what waits")
+        narrate(f"{name} goes on; rankdeck {'stop RUN' if jobs else f'queue cancel {name}'} removes what waits")
         ctx.exit(130)
+
+
+def _submit(point: Point, swept: Swept, after: str) -> str:
+    """Submits the job of a run, and returns its number. `after`: see `begin_launch`."""
+    try:
+        submitted = read_submitted(begin_launch(point.profile, swept=swept, after=after).paths)
+    except RankdeckError as error:
+        done = f"{swept.number - 1} of {count(swept.runs, 'job')}"
+        raise CheckError(f"{error.message}; {done} of {swept.sweep} were submitted before", hint=error.hint) from None
+    assert submitted is not None
+    return submitted.job
 
 
 def _show(points: list[Point], seed: int | None, *, as_json: bool) -> None:
@@ -126,7 +146,7 @@ def _follow(sweep: str, most: int, before: set[str], *, as_json: bool) -> int:
     states: dict[str, str] = {}
     for look in itertools.count(1):
         entries = [one for one in read_queue().entries if one.sweep == sweep and one.state in ("queued", "starting")]
-        listed = summaries()
+        listed = runs_and_jobs()
         active = active_runs(listed)
         going = {one.run for one in active if one.sweep == sweep}
         runs = [one for one in runs_of(sweep, listed) if one.run not in before]

@@ -74,6 +74,27 @@ def test_a_running_job_is_reached_and_stopped_from_the_login_node(
     wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")
 
 
+def test_a_sweep_is_a_set_of_jobs_that_wait_for_each_other(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    layout = {"slurm": {"nodes": 1, "ranks_per_node": 1}}
+    profile = write_profile(write_script("values.py", "import sys\nprint('acc', sys.argv[-1])"), 1, layout=layout)
+    with slurm.job("--export=NONE") as other:
+        words = ("sweep", profile, "--arg", "lr=1,2,3", "--parallel", "2", "--name", "mine", "--detach")
+        assert rankdeck(*words).stdout == "mine\n"
+        runs = json.loads(rankdeck("runs", "--sweep", "mine", "--json").stdout)
+        jobs = {run["swept"]["values"]["lr"]: job_of(rankdeck, run["run"]) for run in runs}
+        waits = slurm.run("squeue", "--noheader", "--format=%E", f"--jobs={jobs['3']}")
+        assert waits.strip().startswith(f"afterany:{jobs['1']}")
+        assert [run["state"] for run in runs] == ["queued"] * 3
+        slurm.run("scancel", other)
+        for run in runs:
+            assert rankdeck.wait_state(run["run"], "succeeded")["swept"]["sweep"] == "mine"
+    done = rankdeck("sweep", profile, "--arg", "lr=4,5", "--name", "theirs")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1:] for line in done.stdout.splitlines()] == [["lr", "4"], ["lr", "5"]]
+
+
 def test_ranks_on_a_login_node_are_warned_of(slurm: Slurm, rankdeck: Deck, write_script: WriteScript) -> None:
     script = str(write_script("hello.py", "print('hello')"))
     done = rankdeck("run", "-n", "1", script)

@@ -64,7 +64,7 @@ class Taken(NamedTuple):
 
 
 def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> Taken:
-    """Submits the job of a run. `after`: the job of the run that must be over first; empty: none. Raises CheckError: the batch system refuses
+    """Submits the job of a run. `after`: the job that must be over first; empty: none. Raises CheckError: the batch system refuses
     the job; the message is its own; NoAnswerError: it does not answer, and the job is not found; OSError: the script can't be written."""
     assert plan.submission is not None
     name = plan.submission.scheduler
