@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from engine.client.protocols import Compared
 from engine.core.errors import ProfileError, RankdeckError, SupervisorError
-from engine.core.metrics.direction import best_values
+from engine.core.metrics.direction import Direction, best_values
 from engine.core.metrics.series import final_values
 from engine.core.numbers import DAY_AND_TIME, clock
 from engine.core.plan.settings import Change, Settings, changes, launched_settings
@@ -33,6 +33,7 @@ class Past(NamedTuple):
     before: str | None
     changes: tuple[Change, ...] | None
     best: dict[str, float]
+    toward: Direction | None
 
 
 class History:
@@ -65,23 +66,24 @@ class History:
                     size=past.size,
                     note=past.note,
                     best=past.best,
+                    toward=past.toward,
                 )
             )
         self._past.save()
         return entries[::-1]
 
     def _read(self, paths: RunPaths, summary: RunSummary, before: str | None) -> Past:
-        metrics, best = summary.metrics, dict[str, float]()
+        metrics, best, own = summary.metrics, dict[str, float](), self._settings_of(paths)
+        toward = None if own is None else own.get("metrics.best")
         if metrics is None or summary.swept is not None:
             from engine.runs.replay import read_saved  # imports most of the core; ended runs of no sweep do not need it
 
             series = saved.series if (saved := read_saved(paths)) else []
             metrics = final_values(series) if metrics is None else metrics
-            best = best_values(series) if summary.swept is not None else {}
-        own = self._settings_of(paths)
+            best = best_values(series, toward) if summary.swept is not None else {}
         earlier = self._settings_of(RunPaths(paths.folder.with_name(before))) if before is not None else None
         differ = None if own is None or earlier is None else tuple(changes(earlier, own))
-        return Past(folder_size(paths.folder), metrics, read_note(paths), before, differ, best)
+        return Past(folder_size(paths.folder), metrics, read_note(paths), before, differ, best, toward)
 
     def _settings_of(self, paths: RunPaths) -> Settings | None:
         if paths.run not in self._settings:

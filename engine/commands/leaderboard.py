@@ -10,10 +10,10 @@ import msgspec
 from engine.client.history import History
 from engine.commands.output import print_json, print_table
 from engine.core.errors import UsageError
-from engine.core.metrics.direction import direction, main_metric
+from engine.core.metrics.direction import main_metric
 from engine.core.views import history as past
 from engine.core.views.groups import Group, groups, ranked
-from engine.core.views.history import HistoryEntry, swept_value, value_of
+from engine.core.views.history import HistoryEntry, SortKey, swept_value, value_of
 
 
 def show_sweep(
@@ -30,22 +30,23 @@ def show_sweep(
     names, metrics = past.swept_names(own), past.metric_names(own)
     if over is not None and over not in names:
         raise UsageError(f"{sweep} has no setting {over!r}", hint=f"choose one of: {', '.join(names)}")
-    keys = {one: one for one in (past.BEST, *(past.SORT_KEYS if over is None else ()), *metrics)}
-    keys |= {} if over else {one: past.VALUE + one for one in names}
-    if key and key not in keys:
-        raise UsageError(
-            f"{'groups' if over else 'runs'} can't be sorted by {key!r}", hint=f"choose one of: {', '.join(keys)}"
-        )
     metric = key if key in metrics else main_metric(one.best for one in own) or next(iter(metrics), "")
-    is_best = key in ("", past.BEST) or (key == metric and direction(metric) is not None)
+    toward = past.best_direction(own, metric)
+    first = SortKey("best" if toward else "last", metric)
+    keys = {"": first, "best": first, **{one: past.sort_key(one) for one in past.SORT_KEYS if over is None}}
+    keys |= {} if over else {one: SortKey("value", one) for one in names}
+    keys |= {one: first if one == metric else past.sort_key(one) for one in metrics}
+    if key not in keys:
+        hint = f"choose one of: {', '.join(filter(None, keys))}"
+        raise UsageError(f"{'groups' if over else 'runs'} can't be sorted by {key!r}", hint=hint)
     chosen = past.filter_history(own, words)
     shown = metrics if form["as_csv"] else [metric] if metric else []
     if over is not None:
-        found = ranked(groups(chosen, [one for one in names if one != over]), metric, by_best=is_best, reverse=reverse)
+        found = ranked(groups(chosen, [one for one in names if one != over]), metric, toward, reverse=reverse)
         _print(_group_rows(found[:limit], shown), msgspec.to_builtins(found[:limit]), **form)
         return
-    first = past.sort_history(chosen, f"{past.BEST} {metric}" if is_best else keys[key], reverse=reverse)[:limit]
-    _print(_rows(first, names, shown), [_data(one) for one in first], **form)
+    rows = past.sort_history(chosen, keys[key], reverse=reverse)[:limit]
+    _print(_rows(rows, names, shown), [_data(one) for one in rows], **form)
 
 
 def _print(rows: Iterable[list[str | float]], data: Any, *, as_json: bool, as_csv: bool) -> None:

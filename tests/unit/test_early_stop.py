@@ -5,7 +5,7 @@ import math
 import pytest
 
 from engine.core.metrics.series import Series
-from engine.core.metrics.stopping import why_stop
+from engine.core.metrics.stopping import best_of, why_stop
 from engine.core.plan.document.stopping import StopRule, stop_rule
 
 
@@ -69,3 +69,10 @@ def test_a_rule_ends_a_run_when_the_newest_value_is_beyond_its_limit(
 ) -> None:
     found = why_stop(stop_rule(text), curves, 50.0, others)
     assert found == (why and f"{why} (metrics.stop_when)")
+
+
+def test_the_direction_of_a_metric_says_which_value_is_the_best() -> None:
+    rule = stop_rule("m > best + 1")._replace(toward="max")
+    assert why_stop(rule, [curve(1, 4, 3)], 0.0, []) == ""
+    assert why_stop(rule, [curve(1, 4, 6)], 0.0, [2.0]) == ""
+    assert best_of(rule, [curve(1, 4, 3)]) == 4.0

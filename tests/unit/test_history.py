@@ -5,7 +5,7 @@ from typing import Any
 from engine.core.plan.document.reading import profile_from_data
 from engine.core.plan.secrets import HIDDEN
 from engine.core.plan.settings import Change, arguments_of, changes, settings_of
-from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history
+from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sort_key
 from engine.core.views.view import RunNote, RunSummary
 from tests.support import from_table
 
@@ -52,15 +52,15 @@ def names(entries: list[HistoryEntry]) -> list[str]:
 
 def test_runs_without_a_value_come_last_in_either_direction():
     runs = [entry("a"), entry("b", metrics={"accuracy": 0.9}), entry("c", metrics={"accuracy": 0.5})]
-    assert names(sort_history(runs, "accuracy")) == ["c", "b", "a"]
-    assert names(sort_history(runs, "accuracy", reverse=True)) == ["b", "c", "a"]
+    assert names(sort_history(runs, sort_key("accuracy"))) == ["c", "b", "a"]
+    assert names(sort_history(runs, sort_key("accuracy"), reverse=True)) == ["b", "c", "a"]
     assert metric_names([*runs, entry("d", loss=1.0)]) == ["loss", "accuracy"]
 
 
 def test_the_newest_longest_and_largest_come_first():
     runs = [entry("a", launched_at=1.0, size=5), entry("b", launched_at=2.0, seconds=9.0)]
     for key, first in (("launched", "b"), ("duration", "b"), ("size", "a"), ("name", "a")):
-        assert names(sort_history(runs, key))[0] == first
+        assert names(sort_history(runs, sort_key(key)))[0] == first
 
 
 def test_every_word_of_a_filter_must_occur_and_none_after_a_mark():

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from engine.core.errors import RankdeckError
 from engine.core.numbers import size_words
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sweep_keys
+from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sort_key, sweep_keys
 from engine.core.views.view import RunNote
 from engine.core.words import count
 from tui.data.off_loop import off_loop
@@ -28,7 +28,9 @@ from tui.widgets.line_list import LineList
 from tui.widgets.search_line import SearchLine
 from tui.widgets.text_pane import TextPane
 
-SORTS = ("launched", "duration", "state", "size", "starred")  # the orders that a key goes through, before the metrics
+SORTS = [
+    *map(sort_key, ("launched", "duration", "state", "size", "starred"))
+]  # the orders that a key goes through, before the metrics
 READ_SECONDS = 5.0  # seconds after which runs are read again
 MOST_NAMED = 8  # runs that the question names before they are removed
 
@@ -120,7 +122,7 @@ class HistoryScreen(DeckScreen):
         size = sum(entry.size or 0 for entry in self._shown)
         marks = f", {len(self._marked)} marked" if self._marked else ""
         words = f" with {plain_line(self._filter)}" if self._filter.strip() else ""
-        order = "newest first" if self._sort == "launched" and not self._reverse else f"by {plain_line(self._sort)}"
+        order = "newest first" if self._sort == SORTS[0] and not self._reverse else f"by {plain_line(self._sort.words)}"
         title = f"History{words}, {order}"
         self.query_one(TitleBar).show(title, f"{count(len(self._shown), 'run')}, {size_words(size)}{marks}")
         self._show_details()
@@ -166,7 +168,7 @@ class HistoryScreen(DeckScreen):
 
     def action_sort(self, step: int) -> None:
         """Goes on to the next order, or back: the columns, then each metric."""
-        orders = [*sweep_keys(self._shown), *SORTS, *metric_names(self._entries or ())]
+        orders = [*sweep_keys(self._shown), *SORTS, *map(sort_key, metric_names(self._entries or ()))]
         self._sort = orders[(orders.index(self._sort) + step) % len(orders)] if self._sort in orders else orders[0]
         self._order(reverse=False)
 

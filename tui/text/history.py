@@ -8,7 +8,7 @@ from textual.content import Content
 
 from engine.core.numbers import DAY_AND_TIME, age, clock, duration, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
-from engine.core.views.history import BEST, SORT_KEYS, VALUE, HistoryEntry, sweep_keys, swept_value, value_of
+from engine.core.views.history import HistoryEntry, SortKey, sort_key, sweep_keys, swept_value, value_of
 from engine.core.words import count
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
@@ -23,10 +23,10 @@ MOST_METRICS = 6  # final values in the details
 
 
 class Look(NamedTuple):
-    """How the history is shown. `sort`: see `sort_history`. `marked`: ids of runs."""
+    """How the history is shown. `marked`: ids of runs."""
 
     width: int
-    sort: str
+    sort: SortKey
     reverse: bool
     marked: Collection[str]
     ascii: bool
@@ -38,7 +38,7 @@ class _Column(NamedTuple):
 
     heading: str
     width: int
-    sort: str
+    sort: SortKey
     right: bool = True
 
 
@@ -46,29 +46,28 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     """The columns that fit, but the last, which takes the rest."""
     most = MAX_NAME if look.width >= WIDE else NARROW_NAME
     name = min(most, cell_len(plain_line(max((entry.summary.run for entry in entries), key=len, default="run"))))
-    found = [_Column("run", name, "name", right=False)]
+    found = [_Column("run", name, sort_key("name"), right=False)]
     if own := sweep_keys(entries):
         found += [_swept_column(entries, key) for key in own]
     else:
-        found.append(_Column("launched", 11 if look.units.time == "local" else 12, "launched"))
-    found.append(_Column("time", 7, "duration"))
+        found.append(_Column("launched", 11 if look.units.time == "local" else 12, sort_key("launched")))
+    found.append(_Column("time", 7, sort_key("duration")))
     if look.width >= WIDE:
-        found.append(_Column("step", 7, "step"))
-    found.append(_Column("loss", 9, "loss"))
-    if look.sort not in (*SORT_KEYS, "loss") and not look.sort.startswith((f"{BEST} ", VALUE)):
-        found.append(_Column(plain_line(look.sort)[:10], 10, look.sort))
+        found.append(_Column("step", 7, sort_key("step")))
+    found.append(_Column("loss", 9, sort_key("loss")))
+    if look.sort.kind == "last" and look.sort.name != "loss":
+        found.append(_Column(plain_line(look.sort.name)[:10], 10, look.sort))
     if not own:
-        found.append(_Column("size", 8, "size"))
+        found.append(_Column("size", 8, sort_key("size")))
     return found
 
 
-def _swept_column(entries: Sequence[HistoryEntry], key: str) -> _Column:
+def _swept_column(entries: Sequence[HistoryEntry], key: SortKey) -> _Column:
     """The column of a setting that a sweep varies, or of its best value."""
-    if not key.startswith(VALUE):
-        return _Column(plain_line(key)[:MOST_SETTING], MOST_SETTING, key)
-    name = key.removeprefix(VALUE)
-    short = plain_line(name.rpartition(".")[2])
-    texts = [short, *(plain_line(swept_value(entry, name)) for entry in entries)]
+    if key.kind == "best":
+        return _Column(plain_line(key.words)[:MOST_SETTING], MOST_SETTING, key)
+    short = plain_line(key.name.rpartition(".")[2])
+    texts = [short, *(plain_line(swept_value(entry, key.name)) for entry in entries)]
     return _Column(short, min(MOST_SETTING, 1 + max(map(cell_len, texts))), key)
 
 
@@ -119,23 +118,23 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look, most: int | None 
 
 
 def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
-    run = entry.summary
-    match column.sort:
-        case "name":
+    run, name = entry.summary, column.sort.name
+    match column.sort.kind, name:
+        case "column", "name":
             return cut_run(run.run, column.width, ascii=look.ascii)
-        case "launched":
+        case "column", "launched":
             return clock(run.launched_at, "%m-%d %H:%M", look.units)
-        case "duration":
+        case "column", "duration":
             return duration(entry.seconds)
-        case "step":
+        case "column", "step":
             return "" if run.step is None else str(run.step)
-        case "size":
+        case "column", _:
             return "" if entry.size is None else size_words(entry.size)
-    if column.sort.startswith(VALUE):
-        return plain_line(swept_value(entry, column.sort.removeprefix(VALUE)))
-    if column.sort.startswith(f"{BEST} "):
-        return precise(entry.best.get(column.sort.removeprefix(f"{BEST} ")))
-    return precise(value_of(entry, column.sort))
+        case "value", _:
+            return plain_line(swept_value(entry, name))
+        case "best", _:
+            return precise(entry.best.get(name))
+    return precise(value_of(entry, name))
 
 
 def history_details(

@@ -53,9 +53,12 @@ def main(word: str = "") -> int:
             _revive()
             while (claimed := _claim()) is not None:
                 _start(claimed, lock.fileno())
-            if not (_wants_gpus(queue := read_queue()) and any(one.is_watched for one in looks(queue).values())):
+            if not (_wants_gpus(queue := read_queue()) and any(_may_change(one) for one in looks(queue).values())):
+                if watch is not None:
+                    os.close(watch)  # before another process looks, which leaves its work to this one
                 return 0
-            watch = watch or try_lock(queue_file().with_suffix(".watch"))
+            if watch is None:
+                watch = try_lock(queue_file().with_suffix(".watch"))
         if watch is None:
             return 0  # another one stays
         time.sleep(WATCH_PERIOD)
@@ -64,6 +67,11 @@ def main(word: str = "") -> int:
 def looks(queue: Queue) -> dict[int, Wait]:
     """Why each queued entry waits now; see `waits`."""
     return waits(queue, active_runs(summaries()), cores(), _gpus(queue))
+
+
+def _may_change(wait: Wait) -> bool:
+    """Whether an entry may start soon without an end of a run: GPUs of other processes are free again, or have just become so."""
+    return wait.is_watched or not wait.reason
 
 
 def _wants_gpus(queue: Queue) -> bool:

@@ -13,18 +13,21 @@ HIGHEST = set(
 )
 
 
-def direction(metric: str) -> Literal["min", "max"] | None:
-    """`min` for `val_loss`, `max` for `test/acc@1`; None: the name does not say it."""
+Direction = Literal["min", "max"]
+
+
+def direction(metric: str, otherwise: Direction | None = None) -> Direction | None:
+    """`min` for `val_loss`, `max` for `test/acc@1`. `otherwise`: where the name does not say it, the profile's `metrics.best`."""
     words = _words(metric)
     found = {kind for kind, known in (("min", LOWEST), ("max", HIGHEST)) if words & known}
-    return ("max" if "max" in found else "min") if len(found) == 1 else None
+    return ("max" if "max" in found else "min") if len(found) == 1 else otherwise
 
 
-def best_values(dumps: Iterable[SeriesDump]) -> dict[str, float]:
-    """The best value of each metric whose name says which is the best: the mean over ranks of the best of each rank."""
+def best_values(dumps: Iterable[SeriesDump], otherwise: Direction | None = None) -> dict[str, float]:
+    """The best value of each metric that has a direction, see there: the mean over ranks of the best of each rank."""
     found: dict[str, list[float]] = {}
     for dump in dumps:
-        kind = direction(dump.key)
+        kind = direction(dump.key, otherwise)
         ends = [one.low if kind == "min" else one.high for one in dump.buckets]
         if kind is not None and (values := [value for value in ends if value is not None]):
             found.setdefault(dump.key, []).append(min(values) if kind == "min" else max(values))
@@ -32,9 +35,14 @@ def best_values(dumps: Iterable[SeriesDump]) -> dict[str, float]:
 
 
 def main_metric(best: Iterable[Mapping[str, float]]) -> str:
-    """The metric by which runs are ranked: of a validation before that of the training, a loss before others. Empty: there is none."""
-    names = {name for one in best for name in one}
-    return min(names, key=lambda name: (not _words(name) & W.held_out, "loss" not in _words(name), name), default="")
+    """The metric by which runs are ranked: of a validation before that of the training, a loss before others, a name that says its direction before
+    others. Empty: there is none."""
+
+    def place(name: str) -> tuple[bool, bool, bool, str]:
+        words = _words(name)
+        return (not words & W.held_out, "loss" not in words, direction(name) is None, name)
+
+    return min({name for one in best for name in one}, key=place, default="")
 
 
 def _words(metric: str) -> set[str]:

@@ -9,7 +9,7 @@ from engine.core.plan.document.stopping import StopRule
 
 def best_of(rule: StopRule, curves: Sequence[Series]) -> float | None:
     """The best value of a rule's metric: the mean over ranks of the best of each rank. None: it has no finite value."""
-    ends = [end for one in curves if math.isfinite(end := one.low if rule.sign == ">" else one.high)]
+    ends = [end for one in curves if math.isfinite(end := one.low if rule.is_lowest_best else one.high)]
     return sum(ends) / len(ends) if ends else None
 
 
@@ -26,7 +26,7 @@ def why_stop(rule: StopRule, curves: Sequence[Series], since: float, others: Ite
     is_new = all(at >= since and math.isfinite(value) and (step or 0) > rule.after for at, step, value in newest)
     if own is None or not is_new:
         return ""
-    best = (min if rule.sign == ">" else max)([own, *others])
+    best = (min if rule.is_lowest_best else max)([own, *others])
     value, limit = sum(value for *_, value in newest) / len(newest), rule.limit(best)
     if limit is None or not (value > limit if rule.sign == ">" else value < limit):
         return ""

@@ -189,6 +189,7 @@ class Metrics(Section, frozen=True, kw_only=True):
     step: str = ""
     ignore: tuple[str, ...] = ()
     stop_when: str = ""
+    best: Literal["min", "max"] | None = None  # which value of a metric is the best whose name does not say it
 
 
 class HealthLimits(Section, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine.core.metrics.direction import direction
+from engine.core.metrics.direction import Direction
 from engine.core.views.history import HistoryEntry, metric_names, swept_value, value_of
 
 
@@ -43,10 +43,10 @@ def groups(entries: Sequence[HistoryEntry], names: Sequence[str]) -> list[Group]
     ]
 
 
-def ranked(found: Sequence[Group], metric: str, *, by_best: bool, reverse: bool) -> list[Group]:
-    """The groups by the mean of a metric: best first if the best values count and the name says which they are, else lowest first."""
-    sign = -1.0 if by_best and direction(metric) == "max" else 1.0
-    means = [(one, spread.mean * sign) for one in found if (spread := (one.best if by_best else one.last).get(metric))]
+def ranked(found: Sequence[Group], metric: str, toward: Direction | None, *, reverse: bool) -> list[Group]:
+    """The groups by the mean of a metric: of its best values, best first; lowest last value first where it has no direction (`toward`)."""
+    sign = -1.0 if toward == "max" else 1.0
+    means = [(one, spread.mean * sign) for one in found if (spread := (one.best if toward else one.last).get(metric))]
     means.sort(key=lambda pair: pair[1], reverse=reverse)
     known = [one for one, _ in means]
     return known + [one for one in found if one not in known]

@@ -1,10 +1,11 @@
 """Rows of lists of runs, and how to sort and filter them: the same for `rankdeck runs` and the app."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from engine.core.metrics.direction import direction, main_metric
+from engine.core.metrics.direction import Direction, direction, main_metric
 from engine.core.plan.settings import Change
 from engine.core.views.view import RunNote, RunSummary
 
@@ -18,6 +19,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None  # bytes of its files on the disk; None: not counted
     note: RunNote = RunNote()
     best: dict[str, float] = {}  # see `best_values`; of runs of a sweep only
+    toward: Direction | None = None  # `metrics.best` of its profile
 
     @property
     def change_words(self) -> str:
@@ -36,10 +38,24 @@ _KEYS: dict[str, Callable[[HistoryEntry], float | str | None]] = {
     "starred": lambda one: not one.note.starred,
 }
 
-BEST, VALUE = "best", "value of "
-"""Keys that sort runs of a sweep: by their best value of `main_metric`, or of another one (`best acc`); with the name of a setting by its values."""
-
 SORT_KEYS = tuple(_KEYS)  # besides metrics: newest, longest, largest first; names and states by the alphabet
+
+
+class SortKey(NamedTuple):
+    """An order of runs: by one of `SORT_KEYS`; the final value of a metric, lowest first; runs of a sweep also by the best value of a metric, best
+    first, or by the values of a setting. `name`: of key, metric or setting."""
+
+    kind: Literal["column", "last", "best", "value"]
+    name: str
+
+    @property
+    def words(self) -> str:
+        return {"best": "best ", "value": "value of "}.get(self.kind, "") + self.name
+
+
+def sort_key(name: str) -> SortKey:
+    """The key of that name among `SORT_KEYS`, or a metric."""
+    return SortKey("column" if name in _KEYS else "last", name)
 
 
 def value_of(entry: HistoryEntry, metric: str) -> float | None:
@@ -64,15 +80,15 @@ def swept_names(entries: Sequence[HistoryEntry]) -> list[str]:
     return list(dict.fromkeys(name for entry in entries if (own := entry.summary.swept) for name in own.values))
 
 
-def _best_first(metric: str) -> Callable[[HistoryEntry], float | None]:
-    sign = -1.0 if direction(metric) == "max" else 1.0
-    return lambda entry: None if metric not in entry.best else sign * entry.best[metric]
+def best_direction(entries: Sequence[HistoryEntry], metric: str) -> Direction | None:
+    """Which value of a metric is the best in runs of a sweep."""
+    return direction(metric, next((entry.toward for entry in entries if entry.toward), None))
 
 
-def sweep_keys(entries: Sequence[HistoryEntry]) -> list[str]:
+def sweep_keys(entries: Sequence[HistoryEntry]) -> list[SortKey]:
     """Keys that sort runs of one sweep: by its settings, at last by the best value. Empty: the entries are not of one sweep."""
     names, metric = swept_names(entries), main_metric(entry.best for entry in entries)
-    return [*(VALUE + name for name in names), *([f"{BEST} {metric}"] if names and metric else [])]
+    return [*(SortKey("value", name) for name in names), *([SortKey("best", metric)] if names and metric else [])]
 
 
 def swept_value(entry: HistoryEntry, name: str) -> str:
@@ -90,17 +106,26 @@ def _by_value(entries: Sequence[HistoryEntry], name: str) -> Callable[[HistoryEn
     return lambda entry: numbers.get(swept_value(entry, name))
 
 
-def sort_history(entries: Sequence[HistoryEntry], key: str, *, reverse: bool = False) -> list[HistoryEntry]:
-    """The entries in an order. Those without a value come last, also in reverse. `key`: one of `SORT_KEYS`, `BEST`, `VALUE` with a name, or a metric,
-    whose lowest value comes first."""
-    value = _KEYS.get(key) or (lambda entry: value_of(entry, key))
-    if key.partition(" ")[0] == BEST:
-        value = _best_first(key.partition(" ")[2] or main_metric(entry.best for entry in entries))
-    elif key.startswith(VALUE):
-        value = _by_value(entries, key.removeprefix(VALUE))
-    known = [(found, entry) for entry in entries if (found := value(entry)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=reverse)
-    return [entry for _, entry in known] + [entry for entry in entries if value(entry) is None]
+def _value_by(key: SortKey, entries: Sequence[HistoryEntry]) -> Callable[[HistoryEntry], float | str | None]:
+    match key.kind:
+        case "column":
+            return _KEYS[key.name]
+        case "best":
+            sign = -1.0 if best_direction(entries, key.name) == "max" else 1.0
+            return lambda entry: None if key.name not in entry.best else sign * entry.best[key.name]
+        case "value":
+            return _by_value(entries, key.name)
+        case "last":
+            return lambda entry: value_of(entry, key.name)
+
+
+def sort_history(entries: Sequence[HistoryEntry], key: SortKey, *, reverse: bool = False) -> list[HistoryEntry]:
+    """The entries in an order. Those without a value come last, also in reverse."""
+    value = _value_by(key, entries)
+    found = [(value(entry), entry) for entry in entries]
+    known = [pair for pair in found if pair[0] is not None]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)  # type: ignore[arg-type, return-value]
+    return [entry for _, entry in known] + [entry for one, entry in found if one is None]
 
 
 def filter_history(entries: Sequence[HistoryEntry], words: Sequence[str]) -> list[HistoryEntry]:

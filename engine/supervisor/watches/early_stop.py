@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from engine.core.errors import RankdeckError
+from engine.core.metrics.direction import direction
 from engine.core.metrics.series import Series
 from engine.core.metrics.stopping import best_of, why_stop
 from engine.core.plan.document.stopping import StopRule, stop_rule
@@ -25,6 +26,8 @@ class EarlyStopWatch:
         self._run, self._ingest = run, ingest
         text, swept = run.plan.metrics.stop_when, run.plan.swept
         self._rule = stop_rule(text) if text else None
+        if self._rule is not None and (best := run.plan.metrics.best) is not None:
+            self._rule = self._rule._replace(toward=direction(self._rule.metric, best))
         self._sweep = swept.sweep if self._rule and self._rule.best == "sweep.best" and swept is not None else ""
         """The sweep whose best value counts; empty: none does."""
         self._points = 0

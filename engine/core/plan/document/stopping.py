@@ -13,7 +13,7 @@ _RULE = re.compile(
 
 
 class StopRule(NamedTuple):
-    """When a run ends early. With the sign `>` the lowest value of the metric is the best, with `<` the highest one.
+    """When a run ends early. `toward`: the direction of the metric; None: with the sign `>` its lowest value is the best, with `<` the highest.
 
     `best`: `best` is that of this run, `sweep.best` that of all runs of its sweep; empty: `number` is the limit itself. `after`: values up to this
     step don't count.
@@ -25,6 +25,11 @@ class StopRule(NamedTuple):
     best: Literal["", "best", "sweep.best"] = ""
     change: str = "+"
     after: int = -1
+    toward: Literal["min", "max"] | None = None
+
+    @property
+    def is_lowest_best(self) -> bool:
+        return self.sign == ">" if self.toward is None else self.toward == "min"
 
     def limit(self, best: float) -> float | None:
         """The limit, where the best value is `best`. None: there is none, because a share of a value that is not above zero means nothing."""
