@@ -1,6 +1,7 @@
 """Curves: what many points come to on a few columns, and when they are drawn."""
 
 import math
+import random
 import threading
 from typing import Any
 
@@ -99,6 +100,15 @@ async def test_many_ranks_are_one_band():
     async with app.run_test(size=(60, 12)) as pilot:
         shown = await drawn(pilot, app.chart)
         assert shown[0] == "loss  ⣤ mean of 16  ⣤ range"
+
+
+@pytest.mark.parametrize(("width", "said"), [(46, ", smoothed 0.9"), (36, " ~0.9"), (28, "")])
+async def test_all_names_of_a_legend_are_there_beside_the_words_about_the_smoothing(width: int, said: str):
+    noise = random.Random(7)
+    app = ChartApp([("the rank", series([5 + noise.gauss(0, 1) for _ in range(300)]))])
+    app.chart.look = Look(smoothing=None)
+    async with app.run_test(size=(width, 12)) as pilot:
+        assert (await drawn(pilot, app.chart))[0].rstrip() == f"loss{said}  ⣤ the rank  ⣤ values"
 
 
 async def test_trap_6_a_loss_that_diverged_is_marked_and_no_error():

@@ -148,12 +148,13 @@ class Chart(Widget):
         if picture is None or width < SMALLEST[0] or self.size.height < SMALLEST[1]:
             empty = self.get_component_rich_style("chart--empty")
             return [Strip([*head, Segment(f"  {self._words()}", empty)]).adjust_cell_length(width, base)]
-        if self.look.smoothing is None and picture.smoothing:  # nobody has asked for it
-            head.append(Segment(f", smoothed {picture.smoothing:g}", base))
         heads = [head, *([] for _ in range(self._legend() - 1))]
-        lines = lines_of(
-            [sum(len(one.text) for one in head), *(len(name) + SWATCH for _, name, _ in picture.names)], width
-        )
+        taken, names = len(head[0].text), [len(name) + SWATCH for _, name, _ in picture.names]
+        for said in self._smoothing_words(picture):
+            lines = lines_of([taken + len(said), *names], width)
+            if lines[-1] < len(heads):
+                break
+        head += [Segment(said, base)] if said else []
         for line, (swatch, name, style) in zip(lines[1:], picture.names, strict=True):
             heads[min(line, len(heads) - 1)] += [
                 Segment("  ", base),
@@ -171,6 +172,12 @@ class Chart(Widget):
             segments.append(Segment(text[begin:], frame))
             strips.append(Strip(segment for segment in segments if segment.text).adjust_cell_length(width, base))
         return strips
+
+    def _smoothing_words(self, picture: Picture) -> tuple[str, ...]:
+        """How a smoothing is named that nobody has asked for: the first of these beside which the legend has room for all names."""
+        if self.look.smoothing is not None or not picture.smoothing:
+            return ("",)
+        return (f", smoothed {picture.smoothing:g}", f" ~{picture.smoothing:g}", "")
 
 
 def lines_of(lengths: Sequence[int], width: int) -> list[int]:
