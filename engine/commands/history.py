@@ -10,15 +10,8 @@ from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
 from engine.core.numbers import DAY_AND_TIME, clock, duration, size_words
-from engine.core.views.history import (
-    SORT_KEYS,
-    HistoryEntry,
-    filter_history,
-    metric_names,
-    sort_history,
-    sort_key,
-    value_of,
-)
+from engine.core.views import history as past
+from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
 from engine.core.words import limited
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_note, write_note
@@ -35,10 +28,10 @@ MAX_CHANGES = 60  # characters of changed settings in a line of the table; JSON 
 def show_history(words: Sequence[str], key: str, *, reverse: bool, limit: int | None, as_json: bool) -> None:
     """Prints the history; see `filter_history` and `sort_history`. Raises UsageError: no run has a metric of that name."""
     everything = History().read()
-    known = (*SORT_KEYS, *metric_names(everything))
+    known = (*SORT_KEYS, *past.metric_names(everything))
     if key not in known:
         raise UsageError(f"runs can't be sorted by {key!r}", hint=f"choose one of: {', '.join(known)}")
-    shown = sort_history(filter_history(everything, words), sort_key(key), reverse=reverse)[:limit]
+    shown = past.sort_history(past.filter_history(everything, words), past.sort_key(key), reverse=reverse)[:limit]
     if as_json:
         print_json([_data(entry) for entry in shown])
         return

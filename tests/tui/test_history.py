@@ -137,6 +137,8 @@ async def test_runs_of_one_sweep_have_columns_of_their_values_and_are_sorted_by_
         text = await after(pilot, "less_than_sign", "by best val_loss", "mine, run 1 of 2: lr 1e-4", "0.25", "0.5")
         assert text.index("1e-4") < text.index("2e-4")
         text = await after(pilot, "less_than_sign", "by value of lr", "▼lr")
+        text = await after(pilot, "v", "mean over lr", "0.3750 ± 0.1768", "mine, run 1 of 2: lr 1e-4")
+        await after(pilot, "v", "▼lr", gone="mean over")
         await after(pilot, "space space c", on=CompareScreen)
 
 

@@ -12,7 +12,8 @@ from textual.widgets import Static
 from engine.core.errors import RankdeckError
 from engine.core.numbers import size_words
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.history import HistoryEntry, filter_history, metric_names, sort_history, sort_key, sweep_keys
+from engine.core.views import history as past
+from engine.core.views.history import HistoryEntry, sort_key
 from engine.core.views.view import RunNote
 from engine.core.words import count
 from tui.data.off_loop import off_loop
@@ -21,7 +22,7 @@ from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.screens.relaunch import Relaunching
 from tui.text.cells import plain_line
-from tui.text.history import Look, history_details, history_heading, history_lines
+from tui.text.history import Look, group_table, history_details, history_heading, history_lines
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
@@ -51,6 +52,8 @@ class HistoryScreen(DeckScreen):
         self._marked: set[str] = set()
         self._sort = SORTS[0]
         self._reverse = False
+        self._settings: list[str] = []  # those that the shown sweep varies
+        self._over = ""  # the setting in which the runs of a line differ; empty: each run has a line
         self._filter = ""
         self._is_reading = False
         self.add_parts(Relaunching(self, lambda: entry.summary if (entry := self._entry()) is not None else None))
@@ -111,18 +114,24 @@ class HistoryScreen(DeckScreen):
     def _show(self) -> None:
         if self._entries is None or not self.is_mounted:
             return
-        found = filter_history(self._entries, self._filter.split())
-        self._shown = sort_history(found, self._sort, reverse=self._reverse)
+        found = past.filter_history(self._entries, self._filter.split())
+        self._shown = past.sort_history(found, self._sort, reverse=self._reverse)
         width = self._list.scrollable_content_region.width
         look = Look(width, self._sort, self._reverse, self._marked, self.deck.ascii, self.deck.units)
-        self.query_one("#heading", Static).update(history_heading(self._shown, look))
         self._list.say_when_empty("Nothing matches." if self._entries else "No runs yet. Launch a profile from home.")
-        ids = [entry.summary.run for entry in self._shown]
-        self._list.set_entries(ids, lambda most: history_lines(self._shown, look, most))
+        self._settings = past.swept_names(self._shown)
+        if self._over in self._settings:
+            ids, (heading, *groups) = group_table(self._shown, self._over, look)
+            self._list.set_entries(ids, lambda most: groups[:most])
+        else:
+            heading, ids = history_heading(self._shown, look), [entry.summary.run for entry in self._shown]
+            self._list.set_entries(ids, lambda most: history_lines(self._shown, look, most))
+        self.query_one("#heading", Static).update(heading)
         size = sum(entry.size or 0 for entry in self._shown)
         marks = f", {len(self._marked)} marked" if self._marked else ""
         words = f" with {plain_line(self._filter)}" if self._filter.strip() else ""
         order = "newest first" if self._sort == SORTS[0] and not self._reverse else f"by {plain_line(self._sort.words)}"
+        order = f"mean over {plain_line(self._over)}" if self._over in self._settings else order
         title = f"History{words}, {order}"
         self.query_one(TitleBar).show(title, f"{count(len(self._shown), 'run')}, {size_words(size)}{marks}")
         self._show_details()
@@ -146,6 +155,8 @@ class HistoryScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "group":
+            return bool(self._settings)
         if action == "clear":
             return bool(self._filter or self._marked)
         if action == "remove":
@@ -168,8 +179,14 @@ class HistoryScreen(DeckScreen):
 
     def action_sort(self, step: int) -> None:
         """Goes on to the next order, or back: the columns, then each metric."""
-        orders = [*sweep_keys(self._shown), *SORTS, *map(sort_key, metric_names(self._entries or ()))]
+        orders = [*past.sweep_keys(self._shown), *SORTS, *map(sort_key, past.metric_names(self._entries or ()))]
         self._sort = orders[(orders.index(self._sort) + step) % len(orders)] if self._sort in orders else orders[0]
+        self._order(reverse=False)
+
+    def action_group(self) -> None:
+        """Goes on to another setting whose runs are one line, from the last one, which is often the seed; at last to none."""
+        orders = ["", *self._settings[::-1]]
+        self._over = orders[(orders.index(self._over) + 1) % len(orders)] if self._over in orders else orders[1]
         self._order(reverse=False)
 
     def action_reverse(self) -> None:

@@ -6,9 +6,12 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
+from engine.core.metrics.direction import main_metric
 from engine.core.numbers import DAY_AND_TIME, age, clock, duration, precise, size_words
 from engine.core.settings import DEFAULT_UNITS, Units
-from engine.core.views.history import HistoryEntry, SortKey, sort_key, sweep_keys, swept_value, value_of
+from engine.core.views import history as past
+from engine.core.views.groups import Spread, groups, ranked
+from engine.core.views.history import HistoryEntry, SortKey
 from engine.core.words import count
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
@@ -46,19 +49,19 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     """The columns that fit, but the last, which takes the rest."""
     most = MAX_NAME if look.width >= WIDE else NARROW_NAME
     name = min(most, cell_len(plain_line(max((entry.summary.run for entry in entries), key=len, default="run"))))
-    found = [_Column("run", name, sort_key("name"), right=False)]
-    if own := sweep_keys(entries):
+    found = [_Column("run", name, past.sort_key("name"), right=False)]
+    if own := past.sweep_keys(entries):
         found += [_swept_column(entries, key) for key in own]
     else:
-        found.append(_Column("launched", 11 if look.units.time == "local" else 12, sort_key("launched")))
-    found.append(_Column("time", 7, sort_key("duration")))
+        found.append(_Column("launched", 11 if look.units.time == "local" else 12, past.sort_key("launched")))
+    found.append(_Column("time", 7, past.sort_key("duration")))
     if look.width >= WIDE:
-        found.append(_Column("step", 7, sort_key("step")))
-    found.append(_Column("loss", 9, sort_key("loss")))
+        found.append(_Column("step", 7, past.sort_key("step")))
+    found.append(_Column("loss", 9, past.sort_key("loss")))
     if look.sort.kind == "last" and look.sort.name != "loss":
         found.append(_Column(plain_line(look.sort.name)[:10], 10, look.sort))
     if not own:
-        found.append(_Column("size", 8, sort_key("size")))
+        found.append(_Column("size", 8, past.sort_key("size")))
     return found
 
 
@@ -67,7 +70,7 @@ def _swept_column(entries: Sequence[HistoryEntry], key: SortKey) -> _Column:
     if key.kind == "best":
         return _Column(plain_line(key.words)[:MOST_SETTING], MOST_SETTING, key)
     short = plain_line(key.name.rpartition(".")[2])
-    texts = [short, *(plain_line(swept_value(entry, key.name)) for entry in entries)]
+    texts = [short, *(plain_line(past.swept_value(entry, key.name)) for entry in entries)]
     return _Column(short, min(MOST_SETTING, 1 + max(map(cell_len, texts))), key)
 
 
@@ -131,10 +134,39 @@ def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
         case "column", _:
             return "" if entry.size is None else size_words(entry.size)
         case "value", _:
-            return plain_line(swept_value(entry, name))
+            return plain_line(past.swept_value(entry, name))
         case "best", _:
             return precise(entry.best.get(name))
-    return precise(value_of(entry, name))
+    return precise(past.value_of(entry, name))
+
+
+def group_table(entries: Sequence[HistoryEntry], over: str, look: Look) -> tuple[list[str], list[Content]]:
+    """One line for runs of a sweep that differ in a setting only, best first: mean and deviation. Returns the best run of each, and heading and lines."""
+    names, metric = [one for one in past.swept_names(entries) if one != over], main_metric(one.best for one in entries)
+    found = groups(past.sort_history(entries, SortKey("best", metric)), names)
+    found = ranked(found, metric, past.best_direction(entries, metric), reverse=look.reverse)
+    rows = [["", *(one.rpartition(".")[2] for one in names), "runs", f"best {metric}", f"last {metric}"]]
+    for one in found:
+        mark = ("#" if look.ascii else "✓") if one.run in look.marked else ""
+        spreads = [_spread(own.get(metric), ascii=look.ascii) for own in (one.best, one.last)]
+        rows.append([mark, *one.values.values(), str(one.runs), *spreads])
+    columns = [[plain_line(cell) for cell in column] for column in zip(*rows, strict=True)]
+    widths = [1, *(max(map(cell_len, column)) for column in columns[1:])]
+    cells = [
+        [cell_fit(cell, width, ascii=look.ascii, right=True) for cell in column]
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    heading, *lines = ["  ".join(row) for row in zip(*cells, strict=True)]
+    return [one.run for one in found], [
+        Content.styled(heading, MUTED),
+        *(shown(Content(line), ascii=look.ascii) for line in lines),
+    ]
+
+
+def _spread(spread: Spread | None, *, ascii: bool) -> str:
+    if spread is None or spread.deviation is None:
+        return "" if spread is None else precise(spread.mean)
+    return f"{precise(spread.mean)} {'+-' if ascii else '±'} {precise(spread.deviation)}"
 
 
 def history_details(

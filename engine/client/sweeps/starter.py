@@ -53,7 +53,8 @@ def main(word: str = "") -> int:
             _revive()
             while (claimed := _claim()) is not None:
                 _start(claimed, lock.fileno())
-            if not (_wants_gpus(queue := read_queue()) and any(_may_change(one) for one in looks(queue).values())):
+            waiting = looks(queue).values() if _wants_gpus(queue := read_queue()) else ()
+            if not any(one.is_watched or not one.reason for one in waiting):  # nor is any GPU free since the last claim
                 if watch is not None:
                     os.close(watch)  # before another process looks, which leaves its work to this one
                 return 0
@@ -67,11 +68,6 @@ def main(word: str = "") -> int:
 def looks(queue: Queue) -> dict[int, Wait]:
     """Why each queued entry waits now; see `waits`."""
     return waits(queue, active_runs(summaries()), cores(), _gpus(queue))
-
-
-def _may_change(wait: Wait) -> bool:
-    """Whether an entry may start soon without an end of a run: GPUs of other processes are free again, or have just become so."""
-    return wait.is_watched or not wait.reason
 
 
 def _wants_gpus(queue: Queue) -> bool:

@@ -19,8 +19,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs with the same `values` of all other settings. `best` and `last`: the best and the last value of each metric."""
+    """Runs with the same `values` of all other settings. `run`: the first one. `best` and `last`: the best and the last value of each metric."""
 
+    run: str
     values: dict[str, str]
     runs: int
     best: dict[str, Spread]
@@ -34,6 +35,7 @@ def groups(entries: Sequence[HistoryEntry], names: Sequence[str]) -> list[Group]
         found[tuple(swept_value(one, name) for name in names)].append(one)
     return [
         Group(
+            run=own[0].summary.run,
             values=dict(zip(names, values, strict=True)),
             runs=len(own),
             best=_spreads((name, one.best.get(name)) for one in own for name in one.best),
