@@ -152,10 +152,14 @@ def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:
     metrics = final_values(snapshot.series)
     metrics.pop("loss", None)
     each = metrics.pop("throughput", None)
+    used = run.goodput.until(end) if run.goodput is not None else None
+    shares = used.shares() if used is not None else {}
     return {
         "state": run.state,
         "launched": clock(run.launched_at, DAY_AND_TIME),
         "seconds": round(max(0.0, end - run.launched_at), 1),
+        **{f"{part} %": round(100 * share, 1) for part, share in shares.items()},
+        "repeated steps": used.repeated_steps if used is not None else None,
         "attempts": run.attempt + 1,
         "ranks": run.world_size,
         "backend": run.backend,

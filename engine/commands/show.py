@@ -141,13 +141,14 @@ def _loss(view: RunSummary | RunView | RankView) -> str:
 def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
     """Prints `rankdeck status`. `program`: from the run's plan."""
     run, words = snapshot.run, shown_words([program.target, *program.args])
+    used = run.goodput.until(time.time()) if run.goodput is not None else None
     if as_json:
         ranks = [
             {key: getattr(rank, key) for key in STATUS_KEYS} | ({"loss": rank.loss_odd} if rank.loss_odd else {})
             for rank in snapshot.ranks
         ]
         shown = {key: getattr(run, key) for key in RUN_KEYS}
-        own = {"program": words, "loss": run.loss_odd or run.loss, "derived": run.is_derived}
+        own = {"program": words, "loss": run.loss_odd or run.loss, "derived": run.is_derived, "goodput": used}
         print_json(shown | own | {"metrics": _metrics(snapshot), "ranks": ranks})
         return
     doing = f" ({run.doing})" if run.doing else ""
@@ -160,6 +161,8 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
         click.echo(visible(run.job.words(time.time())))
     if run.as_of is not None and (seconds := time.time() - run.as_of) > OLD:
         click.echo(f"as of {age(seconds)} ago, when its supervisor last wrote its numbers")
+    if used is not None and used.words:
+        click.echo(f"time: {used.words}")
     if run.loss_ranks:
         click.echo(f"loss of {rank_words(run.loss_ranks)}: {_loss(run)}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)

@@ -12,6 +12,7 @@ from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump, SeriesSet
+from engine.core.metrics.stretches import Stretch
 from engine.core.plan.plan import LaunchPlan, with_backend, with_nodes
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
@@ -37,6 +38,7 @@ class SavedSeries(msgspec.Struct, kw_only=True):
     files: dict[str, int] = {}
     progress: list[RankProgress]
     series: list[SeriesDump]
+    stretches: list[Stretch] = []
 
 
 class Numbers(msgspec.Struct, kw_only=True):
@@ -167,7 +169,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
             curves.append(point)
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
-    view = run_view(state, plan, progress, tails, waits, numbers.stall)
+    view = run_view(state, plan, progress, tails, waits, numbers.stall, saved.stretches)
     doing = "; ".join(filter(None, (numbers.words, view.doing)))
     view = msgspec.structs.replace(view, doing=doing, job=numbers.job, as_of=numbers.at)
     if waits_first is not None:

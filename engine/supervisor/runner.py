@@ -124,6 +124,8 @@ class Runner:
         if line := tell(len(run.story), event, before, state):
             run.story.append(line)
         run.kills.take(event)
+        if isinstance(event, ev.HealthNoticed) and event.kind == "stalled":
+            self.ingest.stretches.hang()
         for action in actions:
             self.orders.do(action)
         if isinstance(state.phase, Ended):

@@ -50,7 +50,7 @@ class Snapshots:
 
     def refresh(self) -> bool:
         """Rebuilds the changed parts. Returns whether there are any."""
-        run, progress = self._supervised, self._ingest.progress
+        run, progress, stretches = self._supervised, self._ingest.progress, self._ingest.stretches.known
         if self._state is run.state and not run.has_changed:
             return False
         self._state = run.state
@@ -63,11 +63,11 @@ class Snapshots:
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
         try:
-            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall, stretches)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.drop_explanations()
             run.take_failed_reading(run.head, "failures are not explained", error)
-            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall, stretches)
         if run.job is not None:
             whole = msgspec.structs.replace(whole, job=self._with_end(run.job, whole))
         if not run.ended.is_set() and run.own_words:

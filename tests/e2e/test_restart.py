@@ -68,6 +68,18 @@ def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, launch):
     assert rankdeck("logs", run, "--rank", "2").stdout == "attempt 1\n"
 
 
+def test_the_steps_that_a_restart_repeats_are_counted(rankdeck, write_profile):
+    script = entries("e2e/restart", "steps_again")
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "restart"}))
+    used = rankdeck.wait_state(run, "succeeded")["goodput"]
+    assert (used["repeated_steps"], used["doing"], used["starting"] > 0) == (3, None, True)
+    launched, ended = (events(rankdeck, run, name)[-1]["at"] for name in ("RunLaunched", "NodeClosed"))
+    parts = ("training", "repeating", "starting", "waiting", "ending", "unknown")
+    assert sum(used[part] for part in parts) == pytest.approx(ended - launched)
+    assert "(3 steps)" in rankdeck("status", run).stdout
+    assert "(3 steps)" in rankdeck("export", run, "--to", "html", "-o", "-").stdout
+
+
 def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(rankdeck, write_profile):
     """However short an attempt was: what it printed is what the user needs to see."""
     profile = write_profile(

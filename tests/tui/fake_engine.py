@@ -28,6 +28,7 @@ from engine.core.plan.profile import Profile, SlurmJob
 from engine.core.plan.settings import Change, settings_of
 from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
+from engine.core.views.goodput import Goodput
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import (
     EventLine,
@@ -185,6 +186,9 @@ class FakeRun:
             state="holding", alive=len(self.ranks) - 1, failure=failure, restart=f"stop the {len(self.ranks) - 1} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",
             ranks=(self.ranks[rank],), event=(f"rank {rank} failed: {note}", "error"),
         )  # fmt: skip
+
+    def spend(self, **seconds: Any) -> None:
+        self.change(goodput=Goodput(as_of=self.now, doing="training", **seconds))
 
     def offer_rejoin(self, rank: int = 2) -> None:
         """The script can take the dead rank back: the others wait for it."""

@@ -104,9 +104,18 @@ def _value_line(header: Header, width: int) -> Content:
     if run.job is not None and run.state not in ENDED_WORDS:
         is_late = run.job.last_step is not None
         parts.append((f"  {plain_line(run.job.words(header.now))}", "$text-warning" if is_late else MUTED))
+    if trained := _trained(header):
+        parts.append((f"  {trained}", MUTED))
     if run.python:
         parts.append((f"  {plain_line(run.python)}", MUTED))
     return Content.assemble(*parts).truncate(width, ellipsis=True)
+
+
+def _trained(header: Header) -> str:
+    """`trained 82%`; empty: not known. The share of the run's time in which it has made new steps."""
+    used = header.run.goodput
+    share = used.until(header.now).shares().get("training") if used is not None else None
+    return "" if share is None else f"trained {share:.0%}"
 
 
 def _doing(header: Header) -> str:

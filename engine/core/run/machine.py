@@ -42,11 +42,16 @@ def launch(event: ev.RunLaunched) -> Step:
         nodes=nodes,
         ranks=tuple(st.Pending() for _, ranks in event.nodes for _ in ranks),
     )
-    return state, tuple(act.OpenNode(node=node.name) for node in nodes)
+    return st.with_span(state, event.at), tuple(act.OpenNode(node=node.name) for node in nodes)
 
 
 def step(state: st.RunState, event: AnyEvent) -> Step:
     """Decides one event: the state after it (the same object if nothing changed), and what the supervisor has to do."""
+    after, actions = _decide(state, event)
+    return (after if after is state else st.with_span(after, event.at)), actions
+
+
+def _decide(state: st.RunState, event: AnyEvent) -> Step:
     if reason := outdated(state, event):
         return ignore(state, reason)
     match event:

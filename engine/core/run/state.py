@@ -155,6 +155,18 @@ class Ended(Value, frozen=True, kw_only=True):
 Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing | Ended
 
 
+SpanKind = Literal["starting", "running", "held", "ending", "away"]  # away: it has ended, or left a job
+
+
+class Span(Value, frozen=True, kw_only=True):
+    """A part of the run's time, which lasts until the next one begins."""
+
+    kind: SpanKind
+    begin: float  # seconds since the epoch
+    attempt: int
+    generation: int
+
+
 RankNews = tuple[Literal["lost", "generation"], int]  # a generation has lost a rank, or begins
 
 
@@ -203,6 +215,7 @@ class RunState(Value, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()  # where ranks were seen to write checkpoints, the newest eight
     saved: CheckpointsFound | None = None  # what this attempt, which is over, has left on the disk; None: unknown
     imports: tuple[tuple[str, float], ...] = ()  # modules that rank 0 has imported itself, and their seconds
+    spans: tuple[Span, ...] = ()  # its time so far; `step` adds to them
 
     def generation_of(self, rank: int) -> int:
         return self.started_for[rank] if self.started_for else 0
@@ -247,6 +260,23 @@ def run_word(state: RunState) -> RunWord:
             return "running"
         case Ended(outcome=outcome):
             return outcome.word
+
+
+_SPANS: dict[type[Phase], SpanKind] = {
+    Opening: "starting", Starting: "starting", Running: "running", Holding: "held",
+    Stopping: "ending", Clearing: "ending", Closing: "ending", Ended: "away",
+}  # fmt: skip
+
+
+def with_span(state: RunState, at: float) -> RunState:
+    """The state with another span, if one begins at `at`."""
+    kind, attempt, generation = _SPANS[type(state.phase)], state.attempt, state.generation
+    last = state.spans[-1] if state.spans else None
+    if last is not None and (last.kind, last.attempt, last.generation) == (kind, attempt, generation):
+        return state
+    begin = at if last is None else max(at, last.begin)
+    span = Span(kind=kind, begin=begin, attempt=attempt, generation=generation)
+    return msgspec.structs.replace(state, spans=(*state.spans, span))
 
 
 def waits_for_job(state: RunState) -> bool:

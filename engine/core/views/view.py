@@ -14,6 +14,7 @@ from engine.core.numbers import duration
 from engine.core.plan.plan import Swept
 from engine.core.run.events import Found
 from engine.core.run.state import ListedWord, RankWord, RestartKind, RunWord
+from engine.core.views.goodput import Goodput
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "rejoined", "node_away", "store_lost",
                    "restarting", "stopping", "clearing", "ended"]  # fmt: skip
@@ -122,6 +123,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     job: JobView | None = None  # None: it runs in no job
     swept: Swept | None = None  # None: it belongs to no sweep
     is_early: bool = False  # whether `metrics.stop_when` has stopped it
+    goodput: Goodput | None = None  # what it has done with its time; None: not known
     as_of: float | None = None  # when its supervisor, in a job, wrote the numbers to a file; None: they are of now
 
 

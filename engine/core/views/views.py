@@ -12,10 +12,12 @@ from engine.core.failures.collectives import Wait
 from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.resources import GpuUse, ProcessUse
+from engine.core.metrics.stretches import Stretch
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import state as st
 from engine.core.run.rejoin import dead_ranks, is_forming
 from engine.core.views.activity import current_activity, next_restart
+from engine.core.views.goodput import goodput
 from engine.core.views.saved import newest_checkpoint, saved_view
 from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
@@ -126,8 +128,10 @@ def run_view(
     tails: Mapping[int, bytes],
     waits: tuple[Wait, ...] = (),
     stall: StallView | None = None,
+    stretches: Sequence[Stretch] = (),
 ) -> RunView:
-    """The run as a whole. `tails`: the end of stderr of ranks that failed, for the explanation. `stall`: which ranks hang."""
+    """The run as a whole. `tails`: the end of stderr of ranks that failed, for the explanation. `stall`: which ranks hang. `stretches`: when it has made
+    its steps."""
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved, unit = newest_checkpoint(progress), _unit(progress)
     losses = [one.loss for one in progress if one.loss is not None]
@@ -174,6 +178,7 @@ def run_view(
         restart_ranks=again.ranks,
         stall=stall if isinstance(state.phase, st.Running) else None,
         saved=saved_view(state),
+        goodput=goodput(state, stretches),
         swept=plan.swept,
         is_early=isinstance(state.phase, st.Ended) and state.phase.outcome.is_early,
         nodes=tuple(

@@ -25,6 +25,7 @@ from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_record
 from engine.core.metrics.readings import take_lines, take_scalars
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.metrics.stretches import Stretches
 from engine.core.run import events as ev
 from engine.linux.files import replace_file
 from engine.runs.foreign.event_files import tracker_of
@@ -61,6 +62,7 @@ class Ingest:
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
+        self.stretches = Stretches()
         self.points: deque[Point] = deque(maxlen=FRESH_POINTS)
         self.points_seen = 0
         """Points that there ever were; `points` holds the newest of them."""
@@ -80,6 +82,7 @@ class Ingest:
         if saved is None or len(saved.progress) != world_size:
             return
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
+        self.stretches = Stretches(saved.stretches, saved.attempt)
         self._tracked, self.last.attempt = saved.files, saved.attempt
         self._order = OrderWriter(self._paths.order(self.attempt))
         for name, offset in saved.offsets.items():
@@ -105,6 +108,7 @@ class Ingest:
             files=self._tracked,
             progress=self.progress,
             series=self.series.dump(),
+            stretches=self.stretches.known,
         )
         replace_file(self._paths.series, msgspec.json.encode(saved))
         self._changed_since_save = False
@@ -119,6 +123,7 @@ class Ingest:
         for of_attempt in (self._files, self._failed, self._readers, self._partial, self._stored, self._grown):
             of_attempt.clear()
         self.last.start_attempt(attempt)
+        self.stretches.start_attempt(attempt)
         self.progress = [
             RankProgress(
                 steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at, first_epoch=old.first_epoch
@@ -169,18 +174,8 @@ class Ingest:
             self._order.note(rank, stream, size, time.time())
 
     def take_data(self, rank: int, stream: int, offset: int, data: bytes) -> bool:
-        """Stores the output of a rank on another machine.
-
-        Args:
-            stream: an index into `KINDS`.
-            offset: where in the rank's file the bytes were.
-
-        Returns:
-            False if bytes before them are missing; then they are not stored.
-
-        Raises:
-            OSError: not all of them could be stored.
-        """
+        """Stores the output of a rank on another machine. `stream`: an index into `KINDS`. `offset`: where in the rank's file the bytes were. Returns False
+        if bytes before them are missing; then they are not stored. Raises OSError: not all of them could be stored."""
         sizes = self.stored_sizes(rank)
         if offset > sizes[stream]:
             return False
@@ -276,18 +271,14 @@ class Ingest:
     def take_scalars(
         self, rank: int, path: Path, found: list[Scalar], offset: int, progress: RankProgress | None = None
     ) -> None:
-        """Takes scalars of a file that a rank's tracker writes.
-
-        Args:
-            found: its new values.
-            offset: how far it is read with them.
-            progress: Progress of the rank in the attempt that has written the file; None: in this one.
-        """
+        """Takes scalars of a file that a rank's tracker writes. `found`: its new values. `offset`: how far it is read with them. `progress`: the
+        rank's in the attempt that has written the file; None: in this one."""
         self._tracked[str(path)] = offset
         self._changed_since_save = True
-        progress = self.progress[rank] if progress is None else progress
+        own = self.progress[rank] if progress is None else progress
         names, is_echo = self._formats.names, tracker_of(path) == "trainer"
-        self._add(rank, take_scalars(rank, progress, found, names, time.time(), self._most_keys, is_echo=is_echo))
+        points = take_scalars(rank, own, found, names, time.time(), self._most_keys, is_echo=is_echo)
+        self._add(rank, self._with_steps(rank, points) if progress is None else points)
 
     def take_resources(self, rank: int, values: Mapping[str, int | None]) -> None:
         """Takes the resources that a rank uses now, unless there are too many ranks for such curves."""
@@ -335,6 +326,7 @@ class Ingest:
                 continue  # a rank may write anything
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
+                self.stretches.take_record(time.time(), rank, record)
                 word, generation, over = record.get("elastic"), record.get("generation"), record.get("over")
                 if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
                     moves.append((word, "gloo" if over == "gloo" else "", generation, self.progress[rank].step))
@@ -348,4 +340,11 @@ class Ingest:
         reader = self._readers.get((rank, kind))
         if reader is None:
             reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
-        return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
+        return self._with_steps(rank, take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys))
+
+    def _with_steps(self, rank: int, points: list[Point]) -> list[Point]:
+        """Notes the times of the steps of points, and of the rank's newest one."""
+        for point in points:
+            self.stretches.take(point.at, rank, point.step)
+        self.stretches.take(time.time(), rank, self.progress[rank].step)
+        return points

@@ -1,0 +1,91 @@
+"""When a run has made its steps: a few numbers for each process group, from which `goodput` computes. The step of a run is the newest that any rank has
+reported; its time is that of the read (or that in a tracker's file), so that no clocks of nodes are compared. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Stretch(msgspec.Struct, kw_only=True):
+    """The steps of one generation of an attempt. Times are in seconds since the epoch, others in seconds.
+
+    `is_joined`: the first report is that of ranks which join with so many steps done, instead of a step made. `highest`: the newest step of earlier
+    stretches. `stride`: the fewest steps from one report to the next; 0: unknown. `again`: steps after the first report that an earlier stretch has
+    made too; `repeating`: their time. `waiting`: from one report to the next, where ranks were noticed to hang. `hangs`: since the newest one.
+    """
+
+    attempt: int
+    generation: int
+    first: int
+    first_at: float
+    last: int
+    last_at: float
+    highest: int = 0
+    is_joined: bool = False
+    stride: int = 0
+    again: int = 0
+    repeating: float = 0.0
+    waiting: float = 0.0
+    hangs: bool = False
+
+    @property
+    def repeated(self) -> int:
+        """How many of its steps an earlier stretch has made too: from the first report on, which is of `stride` steps."""
+        begins_again = 0 < self.first <= self.highest and not self.is_joined
+        return self.again + (max(1, self.stride) if begins_again else 0)
+
+
+class Stretches:
+    """All stretches of a run, the oldest first. `known`: those of before `attempt`, and its own ones."""
+
+    def __init__(self, known: Iterable[Stretch] = (), attempt: int = 0) -> None:
+        self.known = list(known)
+        self.start_attempt(attempt)
+
+    def start_attempt(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._base = self.known[-1].generation if self.known and self.known[-1].attempt == attempt else 0
+        self._generations: dict[
+            int, int | None
+        ] = {}  # the newest that each rank has joined; None: it waits for the next one
+
+    def take_record(self, at: float, rank: int, record: Mapping[str, object]) -> None:
+        """Takes a line of a rank's metrics file, read at `at`, in seconds since the epoch."""
+        word, generation, step = record.get("elastic"), record.get("generation"), record.get("step")
+        if word is not None:
+            self._generations[rank] = generation if word == "joined" and type(generation) is int else None
+        if type(step) is int:
+            self.take(at, rank, step, is_joined=word == "joined")
+
+    def take(self, at: float, rank: int, step: int | None, *, is_joined: bool = False) -> None:
+        """Takes a step that a rank has reported; None: no step."""
+        attempt, generation = self._attempt, self._generations.get(rank, self._base)
+        if step is None or generation is None:
+            return
+        one = self.known[-1] if self.known else None
+        if one is None or (attempt, generation) > (one.attempt, one.generation):
+            highest = max((each.last for each in self.known), default=0)
+            self.known.append(
+                Stretch(attempt=attempt, generation=generation, first=step, first_at=at, last=step, last_at=at,
+                        highest=highest, is_joined=is_joined)
+            )  # fmt: skip
+            return
+        if (attempt, generation) < (one.attempt, one.generation):
+            return
+        if is_joined and one.is_joined and one.last == one.first:
+            one.first_at = one.last_at = at  # the last rank to join counts
+        if step > one.last:
+            gained, seconds = step - one.last, max(0.0, at - one.last_at)
+            again = min(max(0, one.highest - one.last), gained)
+            one.again += again
+            if one.hangs:
+                one.waiting += seconds
+            else:
+                one.repeating += seconds * again / gained
+            one.stride = min(one.stride or gained, gained)
+            one.last, one.last_at, one.hangs = step, max(at, one.last_at), False
+
+    def hang(self) -> None:
+        """Notes that ranks hang: the newest pause is no training."""
+        if self.known and self.known[-1].attempt == self._attempt:
+            self.known[-1].hangs = True
