@@ -94,8 +94,7 @@ class Draft:
         """Takes the program. Words that a shell would have replaced stay as they are, with a note."""
         self.kind, self.target = kind, known_text(target, "the program")
         for word in args:
-            if "[@]" in word.text or "[*]" in word.text:
-                raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
+            _refuse_array(word)
             parts = _VARIABLE.split(word.text)  # every second one is a name
             text = "".join(parts[::2])
             if _OF_TASK.intersection(parts[1::2]):
@@ -113,8 +112,14 @@ class Draft:
             )
 
 
+def _refuse_array(word: Word) -> None:
+    if "[@]" in word.text or "[*]" in word.text:
+        raise UsageError(f"{word.place}: {word.text!r} is an array", hint="write its elements into the command")
+
+
 def known_text(word: Word, meaning: str) -> str:
     """A word that must be known before the run has nodes. Raises UsageError: only a shell on a node knows it."""
+    _refuse_array(word)
     if NEEDS_SHELL.search(word.text):
         raise UsageError(
             f"{word.place}: {meaning} is {as_written(word.text)!r}, and the file does not give its value",

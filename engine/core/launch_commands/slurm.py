@@ -41,12 +41,15 @@ class Job:
     def numbers(self) -> dict[str, str]:
         """The variables with numbers that Slurm sets in the job."""
         tasks = self.tasks or (self.nodes or 1) * (self.tasks_per_node or 0) or None
+        cpus = self.scheduling.get("--cpus-per-task")
         found = {
             **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), self.nodes),
             "SLURM_NTASKS": tasks,
             "SLURM_NTASKS_PER_NODE": self.tasks_per_node,
         }
-        return {name: str(number) for name, number in found.items() if number is not None}
+        known = {name: str(number) for name, number in found.items() if number is not None}
+        # Those of the file: the job that rankdeck submits has a task for each rank, which gets its share of them.
+        return known if cpus is None else {**known, "SLURM_CPUS_PER_TASK": cpus.value.text}
 
     def take(self, draft: Draft, given: list[Given], *, quietly: bool = False) -> None:
         """Takes options. `quietly`: they are those of the job, which rankdeck submits."""
