@@ -13,6 +13,7 @@ import msgspec
 from engine.client.connection import Connection
 from engine.client.starting import start_supervisor
 from engine.core.errors import (
+    EndingJobError,
     QueuedRunError,
     RankdeckError,
     SilentSlurmError,
@@ -131,7 +132,8 @@ class LocalRun:
             from engine.runs.replay import leaves_job
 
             is_here = is_in_job(submitted) and not host_elsewhere(self.paths)
-            if is_here and not await asyncio.to_thread(leaves_job, self.paths):
+            is_ending = await asyncio.to_thread(leaves_job, self.paths)
+            if is_here and not is_ending:
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
                     with contextlib.suppress(SupervisorError):  # a guard was faster
@@ -139,8 +141,10 @@ class LocalRun:
                 await asyncio.sleep(0.05)
                 continue
             words = await asyncio.to_thread(look, self.paths, submitted)
+            hint = f"{system.SHOW} {submitted.job}"
+            if is_ending:
+                raise EndingJobError(f"job {submitted.job} ends, and the supervisor of {self.run} has ended", hint=hint)
             if time.monotonic() > end:
-                hint = f"{system.SHOW} {submitted.job}"
                 raise SupervisorError(f"the supervisor of {self.run} does not answer, and {words}", hint=hint)
             await asyncio.sleep(JOB_PERIOD)
 
@@ -191,10 +195,17 @@ class LocalRun:
             while (stored := await asyncio.to_thread(suspended_snapshot, self.paths, asks=patient)) is not None:
                 yield stored
                 await _wait_change(self.paths.summary, SUSPENDED_PERIOD)
-        try:
-            connection = await self._connect(patient=patient)
-        except QueuedRunError:  # it has just left its job
-            return
+        while True:
+            try:
+                connection = await self._connect(patient=patient)
+            except QueuedRunError:  # it has just left its job
+                connection = None
+            except EndingJobError:  # a job whose script ends before its GraceTime is over does not begin again
+                if not patient:
+                    raise
+                await _wait_change(self.paths.journal, QUEUE_PERIOD)
+                continue
+            break
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
@@ -248,7 +259,7 @@ class LocalRun:
                         async for message in messages:
                             if isinstance(message, Snapshot):
                                 return message
-                except SilentSlurmError as error:
+                except (EndingJobError, SilentSlurmError) as error:
                     words = error.message
                     break
         stored = await asyncio.to_thread(_stored_snapshot, self.paths)
@@ -268,11 +279,11 @@ class LocalRun:
             raise SupervisorError(f"the supervisor of {self.run} closed the connection without an answer", hint=hint)
         return answer
 
-    async def stop(self, *, at_once: bool = False, by: str = "", again: bool = False) -> str:
-        """Stops the run. `at_once`: without the stop ladder. `by`: who wants that; empty: the user. `again`: another job will continue it."""
+    async def stop(self, *, at_once: bool = False, by: str = "", again: bool = False, by_job: bool = False) -> str:
+        """Stops the run. `at_once`: without the stop ladder. `by`: who wants that; empty: the user. `again`, `by_job`: see `StopRequested`."""
         if (submitted := await asyncio.to_thread(waits_for, self.paths)) is not None:
             return await asyncio.to_thread(_cancel, self.paths, submitted)
-        answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once, again=again))
+        answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once, again=again, by_job=by_job))
         return answer.text if answer else "the run has ended already"
 
     async def restart(

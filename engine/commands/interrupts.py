@@ -30,8 +30,8 @@ class Requests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self, run: LocalRun, *, at_once: bool, by: str = "") -> None:
-        """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder. `by`: who wants that; empty: the user."""
-        self._start(run.stop(at_once=at_once, by=by))
+        """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder. `by`: the signal of a job; empty: the user."""
+        self._start(run.stop(at_once=at_once, by=by, by_job=by != ""))
 
     def restart(self, run: LocalRun, seen: RunView) -> None:
         """Asks a run to start its dead ranks, or all of them. `seen`: the run as the user saw it."""

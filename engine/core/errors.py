@@ -11,6 +11,7 @@ RankdeckError                 exit status 1
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
     ├── OtherVersionError     1   it is of another version of rankdeck
     ├── QueuedRunError        1   the run waits for its job, and has no supervisor
+    ├── EndingJobError        1   its job ends, and it has ended before
     ├── SuspendedJobError     1   it is in a job that is suspended, so that it can't answer
     ├── SilentSlurmError      1   it is in a job, and no controller of Slurm answers
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
@@ -88,6 +89,10 @@ class SupervisorDefectError(SupervisorError):
 
 class QueuedRunError(SupervisorError):
     """The run waits for its job. The supervisor starts with that."""
+
+
+class EndingJobError(SupervisorError):
+    """The batch system ends the job of the run. The supervisor has ended already, and whether the job begins again is not known yet."""
 
 
 class SuspendedJobError(SupervisorError):

@@ -189,8 +189,9 @@ class Server:
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
         now, ending, early, refused = time.time(), self._run.ended.is_set(), False, False
         match request:
-            case msg.Stop(by=by, at_once=at_once, again=again):
-                ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once, again=again))
+            case msg.Stop(by=by, at_once=at_once, again=again, by_job=by_job):
+                asked = ev.StopRequested(at=now, by=by, at_once=at_once, again=again, by_job=by_job)
+                ignored = self._runner.handle(asked)
                 has_ended = isinstance(self._run.state.phase, Ended)
                 text = "the run has stopped" if has_ended else "the run is being stopped"
             case msg.Restart(by=by, scope=scope, attempt=attempt, generation=generation):

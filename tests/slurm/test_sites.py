@@ -138,6 +138,7 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     run = rankdeck.launch(write_profile(GO_ON, 2, layout=layout))
     wait_steps(rankdeck, run)
     job = slurm.run("squeue", "-h", "-o", "%A")
+    waiting = rankdeck.start("wait", run)
     if how == "requeue":
         begin_again(slurm, job)
     else:
@@ -150,6 +151,22 @@ def test_a_submitted_run_whose_job_begins_again_goes_on(
     wait_steps(rankdeck, run, attempt=1)
     (work / "finish").touch()
     assert rankdeck.wait_state(run, "succeeded")["attempt"] == 1
+    with waiting:
+        assert waiting.wait(PATIENCE) == 0, "it has waited for the job, too"
+
+
+def test_a_batch_file_that_loses_a_node_waits_for_its_next_start(
+    slurm: Slurm, rankdeck: Deck, batch: Callable[..., str]
+) -> None:
+    """Slurm sends SIGTERM to the batch file too, so its launch asks for a stop before the supervisor knows why."""
+    job = batch("exec LAUNCH", "--requeue", nodes=2)
+    run = the_run(rankdeck)
+    wait_steps(rankdeck, run)
+    slurm.lose("sl2")
+    wait_until(lambda: slurm.state(job) == "PENDING", what="the job waits")
+    rankdeck.wait_state(run, "queued")
+    slurm.run("scancel", job)
+    rankdeck.wait_state(run, "failed")
 
 
 @pytest.mark.parametrize(("key", "lost"), [("requeue", "the node"), ("requeue", "its slurmd"), ("stop", "the node")])

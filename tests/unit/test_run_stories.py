@@ -244,6 +244,16 @@ def test_ends_of_ranks_that_slurm_ends_are_no_failures_and_slurm_tells_why() -> 
     assert story.state.saved is not None
 
 
+@pytest.mark.parametrize(("by_job", "word"), [(True, "queued"), (False, "stopped")])
+def test_a_stop_by_a_signal_in_the_job_gives_way_to_what_slurm_does_with_the_job(*, by_job: bool, word: str) -> None:
+    story = Story(TWO).run()
+    story.tell(ev.StopRequested(at=story.at(), by="SIGTERM in Slurm's job 1", by_job=by_job))
+    story.end(0, -15).end(1, -15).end(2, -15).clear()
+    story.tell(ev.StopRequested(at=story.at(), by="Slurm", at_once=True, again=True))
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm has taken the nodes away"))
+    assert story.outcome()[0] == word
+
+
 @pytest.mark.parametrize("nodes", [(("a", (0,)),), (("a", (0, 1)),)])
 def test_that_another_backend_takes_over_is_told_once_with_the_rank_that_is_why(
     nodes: tuple[tuple[str, tuple[int, ...]], ...],

@@ -301,11 +301,13 @@ class HealthNoticed(AttemptEvent, frozen=True, kw_only=True):
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
-    """A user wants the run to end. `at_once` skips to SIGKILL. `again`: another job will continue it."""
+    """A user wants the run to end. `at_once` skips to SIGKILL. `again`: another job will continue it. `by_job`: a signal that a command got in the
+    job of the run: it may come from the batch system, which ends the job."""
 
     by: str
     at_once: bool = False
     again: bool = False
+    by_job: bool = False
 
 
 class RestartRequested(Event, frozen=True, kw_only=True):

@@ -272,7 +272,10 @@ def job_ending(state: st.RunState, event: ev.JobEnding) -> Step:
     match state.phase:
         case st.Starting() | st.Running() | st.Holding():
             return stop(state, outcome, event.at)
-        case st.Stopping(then=st.Restart()) | st.Clearing(then=st.Restart()) as phase:
+        case (
+            st.Stopping(then=st.Restart() | st.Outcome(by_job=True))
+            | st.Clearing(then=st.Restart() | st.Outcome(by_job=True)) as phase
+        ):
             return replace(state, phase=replace(phase, then=outcome)), ()
         case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the run is ending, or has no ranks")

@@ -18,7 +18,9 @@ retries. After another failure, a new request counts immediately."""
 def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
     """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first. A run that holds has
     failed, whoever ends it, unless it holds because a user has killed a rank."""
-    outcome = st.Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
+    outcome = st.Outcome(
+        word="queued" if event.again else "stopped", reason=f"stopped by {event.by}", by_job=event.by_job
+    )
     match state.phase:
         case st.Opening():
             return close(state, outcome, event.at)
@@ -58,7 +60,7 @@ def _was_killed(phase: st.Done | st.Gone) -> bool:
 
 def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
     """Whether a run that another job would continue ends now, or another job continues a run that ends with its job."""
-    return ending.word == "queued" != outcome.word or (ending.job_ended and outcome.word == "queued")
+    return ending.word == "queued" != outcome.word or ((ending.job_ended or ending.by_job) and outcome.word == "queued")
 
 
 def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:

@@ -95,6 +95,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     word: Literal["succeeded", "failed", "stopped", "queued"]
     reason: str
     job_ended: bool = False  # whether the run ended because its job did
+    by_job: bool = False  # whether a signal in the job has stopped it, and the job may be ending or beginning again
     is_early: bool = False  # whether `metrics.stop_when` has stopped it
     no_restart: str = ""  # why no restart followed that `launch.on_failure` asks for: the run would fail again
 

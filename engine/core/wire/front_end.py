@@ -34,6 +34,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     by: str
     at_once: bool = False
     again: bool = False
+    by_job: bool = False
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
