@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test programs suites ulfm versions versions-ci quick coverage gpu check bench picture clean
+.PHONY: run test programs suites versions versions-ci quick coverage gpu check bench picture clean
 
 run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
@@ -33,10 +33,6 @@ programs: $(READY)
 suites: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) tests/peers
 	$(BIN)/python docs/suites.py
-
-# Ranks that come back over MPI itself (Open MPI 5), on a machine without other work: see docs/reliability.md.
-ulfm: $(READY)
-	RANKDECK_TESTS_ULFM=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -k ulfm tests/e2e/test_mpi_elastic.py
 
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)

@@ -4,7 +4,7 @@ A small model trains with DDP. Processes are killed, stopped for a while, or sto
 break. After each fault every rank must finish a step that is further than any before, and nobody types a command. The parameters
 after every step must equal those of an undisturbed training, bit by bit, and no process may be left.
 
-The ranks keep their state and rejoin (`rankdeck.elastic`). Over mpi without ULFM they rejoin over gloo, whose sums have the same bits with two ranks
+The ranks keep their state and rejoin (`rankdeck.elastic`). Over mpi they rejoin over gloo, whose sums have the same bits with two ranks
 only.
 A rank is stopped for a while only: what a user's process does for ever is not ours to end.
 

@@ -77,8 +77,6 @@ def settings_of(name: str, rejoin: Rejoin, *, one_machine: bool, permit: Permit)
             raise CheckError(f"{backend} can't be the backend for {device} alone", hint=hint)
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
-    if first.mpi is not None and rejoin == "mpi":
-        first = mpi.with_ulfm(first, first.mpi, one_machine)
     if rejoin == "off":
         first = replace(first, start_together='backend.rejoin is "off"', rejoins_over="")
     return replace(first, name=name, env=env)

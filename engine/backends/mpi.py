@@ -8,8 +8,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from engine.backends import gloo
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
@@ -126,21 +124,6 @@ def find_mpi(permit: Permit) -> Mpi:
             return Mpi(implementation=implementation, version=version, path=path, slots=len(os.sched_getaffinity(0)))
     first = said.strip().partition("\n")[0][:80]
     raise CheckError(f"{path} is not a supported MPI: {first!r}", hint="install Open MPI or MPICH")
-
-
-def with_ulfm(settings: BackendSettings, mpi: Mpi, one_machine: bool) -> BackendSettings:
-    """Settings with which a dead rank comes back over MPI. Raises CheckError: that is impossible."""
-    hint = 'set backend.rejoin to "gloo"'
-    if not one_machine:
-        raise CheckError("over MPI, a dead rank comes back only if all ranks are on one node", hint=hint)
-    if not _has_ulfm(mpi):
-        raise CheckError(f"{mpi.path} was built without ULFM, which Open MPI 5 may have", hint=hint)
-    return replace(settings, mpi=replace(mpi, uses_ulfm=True), rejoins_over=settings.name)
-
-
-def _has_ulfm(mpi: Mpi) -> bool:
-    library = Path(mpi.path).resolve().parent.parent / "lib" / _OPEN_MPI
-    return mpi.has_prrte and library.exists() and b"MPIX_Comm_revoke" in library.read_bytes()
 
 
 def _library_path(mpi: Mpi) -> str:

@@ -12,6 +12,7 @@ import select
 import socket
 import stat
 import struct
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ _PEER_TROUBLE = re.compile(
     r"|remote process|peer|store|process group|communicator",
     re.IGNORECASE,
 )
+
+
+_MPI_JOB = "rankdeck.c10d._mpi.job"  # imported by the first process group over MPI, and never without one
 
 
 class PeerLostError(RuntimeError):
@@ -83,6 +87,18 @@ def shut_down(inodes: set[int]) -> None:
         if _inode(connection) in inodes:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def abandon_mpi() -> None:
+    """Ends each wait for other ranks of the MPI job, if this process is in one. Any thread may call this."""
+    if (job := sys.modules.get(_MPI_JOB)) is not None:
+        job.abandon()
+
+
+def leave_mpi() -> None:
+    """Leaves the MPI job for ever, if this process is in one."""
+    if (job := sys.modules.get(_MPI_JOB)) is not None:
+        job.leave()
 
 
 END_TIME = 0.5

@@ -17,10 +17,13 @@ from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
 from rankdeck._torch_compat import abort_group, can_change_timeout, change_timeout
+from rankdeck.c10d._background import Background
 from rankdeck.elastic import _streams
 from rankdeck.elastic._leaving import (
     PeerLostError,
+    abandon_mpi,
     end_group,
+    leave_mpi,
     let_go,
     listeners,
     may_be_peers_fault,
@@ -29,7 +32,6 @@ from rankdeck.elastic._leaving import (
     stand_in,
     words_of,
 )
-from rankdeck.elastic._mpi_job import MpiJob
 from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
@@ -130,14 +132,12 @@ class _Session:
     def __init__(self, state: State) -> None:
         _Session.has_begun = True
         self.state = state
-        self.backend = os.environ["RANKDECK_BACKEND"]  # of this generation's process group
         self.timeout = float(os.environ.get("RANKDECK_TIMEOUT") or 600)
         self.standing = Standing(
             rank=int(os.environ["RANK"]),
             world=int(os.environ["WORLD_SIZE"]),
             generation=int(os.environ["RANKDECK_GENERATION"]),
         )
-        self.mpi = MpiJob(self.standing, self._is_lost)
         self.handover = Handover(state, self.standing)
         self.stop = Stop(state, self.standing)
         self.others: set[int] = set()  # inodes of the connections that existed before this generation
@@ -156,6 +156,16 @@ class _Session:
         )
         self._watch_streams()
         self.news.start()
+
+    @property
+    def has_left_mpi(self) -> bool:
+        """Whether this generation is over another backend, since MPI loses all ranks of a job with one of them."""
+        return "mpi" in os.environ["RANKDECK_BACKEND"] and self.standing.generation > 0
+
+    @property
+    def backend(self) -> str:
+        """The backend of this generation's process group."""
+        return os.environ["RANKDECK_REJOIN" if self.has_left_mpi else "RANKDECK_BACKEND"]
 
     @property
     def is_over_mpi(self) -> bool:
@@ -272,7 +282,7 @@ class _Session:
         board.put_first("over", _LOST)  # a rank goes on if it knows that all have finished
         if self.standing.inside:
             if self.is_over_mpi:
-                self.mpi.see_loss()
+                abandon_mpi()
             elif "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
             self._interrupt()
@@ -301,8 +311,8 @@ class _Session:
             except StateError:
                 raise
             except RuntimeError as error:
-                is_first = self.is_over_mpi and self.standing.generation == 0  # MPI can be initialised once
-                if self._is_lost() or is_first or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
+                # MPI can be initialised once.
+                if self._is_lost() or self.is_over_mpi or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
                     raise
                 self._board().put("result", _AGAIN)
                 rank, said = self.standing.rank, words_of(error)
@@ -318,7 +328,7 @@ class _Session:
         if self.standing.generation > 0:
             self.handover.remove()  # other ranks have the state too
         self.standing.fresh = False
-        over = "gloo" if self.mpi.has_left else None
+        over = self.backend if self.has_left_mpi else None
         log(step=self.state.step, elastic="joined", over=over, generation=self.standing.generation)
 
     def _board(self) -> Board:
@@ -328,16 +338,14 @@ class _Session:
         """Meets the other ranks at the store. Returns what each has announced, by rank."""
         standing, board = self.standing, self._board()
         everyone = [str(rank) for rank in range(standing.world)]
-        mine = arrival(self.state, standing)._replace(role=self.mpi.role)
+        mine = arrival(self.state, standing)
         log(step=self.state.step, elastic="joining", generation=standing.generation)
         board.put(str(standing.rank), json.dumps(mine))
         if board.have_all(everyone):  # of several ranks that announce themselves at once, the last sees all
             board.put_first("complete", "1")
         if self._is_lost() or board.get("complete") == _LOST:
             raise PeerLostError(f"generation {standing.generation} lost a rank before it had formed")
-        arrivals = [Arrival(*json.loads(said)) for said in board.get_all(everyone)]
-        self.backend = self.mpi.backend_of(arrivals)
-        return arrivals
+        return [Arrival(*json.loads(said)) for said in board.get_all(everyone)]
 
     def _form(self, arrivals: list[Arrival]) -> None:
         """Makes the process group, and gives all ranks the state of the rank that has trained the most."""
@@ -347,7 +355,8 @@ class _Session:
         standing = self.standing
         if self.is_over_mpi:
             standing.inside = True
-            self.mpi.form(arrivals, self.timeout)
+            Background.uses_callers = False
+            init_process_group(timeout=self.timeout)
             share(self.state, arrivals, standing.rank)
             return
         if "nccl" in self.backend:
@@ -380,7 +389,7 @@ class _Session:
     def _leave(self) -> None:
         """Ends the group of this generation, and gives the state its values of the last counted step."""
         if self.is_over_mpi:
-            self.mpi.end_generation()
+            leave_mpi()
         end_group(sockets() - self.others if self.sockets is None else self.sockets)
         self.sockets = set()
         sys.excepthook = self.excepthook  # torch wraps it with each process group

@@ -35,7 +35,6 @@ class Arrival(NamedTuple):
     is_alone: bool = False  # whether its running statistics are known to be those of this rank alone
     digests: dict[str, int] = {}  # noqa: RUF012 - never written
     """Digests of the parts that it has trained, by name."""
-    role: str = ""  # `in`: it is in the MPI job; `new`: it can join that; empty: neither
 
 
 def arrival(state: State, standing: Standing) -> Arrival:

@@ -17,7 +17,7 @@ from types import FrameType
 
 from rankdeck._metrics import log
 from rankdeck.elastic import _streams
-from rankdeck.elastic._mpi_job import leave_mpi
+from rankdeck.elastic._leaving import leave_mpi
 from rankdeck.elastic._share import Standing
 from rankdeck.elastic._state import State
 from rankdeck.elastic._store.board import Board, connect

@@ -9,7 +9,6 @@ import pytest
 from engine.backends import mpi, settings_of
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
-from engine.core.plan.plan import BackendSettings
 from engine.core.plan.profile import Rejoin
 from engine.gate import LAUNCHED
 from tests.support import from_table
@@ -116,28 +115,14 @@ def test_without_one_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     assert "openmpi-bin" in (error.value.hint or "")
 
 
-def test_a_dead_rank_comes_back_in_mpi_where_that_has_ulfm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    write_mpirun(tmp_path / "bin", "echo 'mpirun (Open MPI) 5.0.8'\n", monkeypatch)
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libmpi.so.40").write_bytes(b"MPI_Init")
+def test_a_dead_rank_comes_back_over_gloo_unless_that_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mpirun(tmp_path, "echo 'mpirun (Open MPI) 5.0.8'\n", monkeypatch)
 
-    def settings(rejoin: Rejoin, one_machine: bool = True) -> BackendSettings:
-        return settings_of("mpi", rejoin, one_machine=one_machine, permit=LAUNCHED)
+    def words(rejoin: Rejoin) -> str:
+        return settings_of("mpi", rejoin, one_machine=True, permit=LAUNCHED).rejoin_words
 
-    assert settings("auto").rejoin_words == "a dead rank comes back over gloo"
-    with pytest.raises(CheckError, match="was built without ULFM"):
-        settings("mpi")
-    (tmp_path / "lib" / "libmpi.so.40").write_bytes(b"MPI_Init MPIX_Comm_revoke")
-    with_ulfm = settings("mpi")
-    assert with_ulfm.mpi is not None
-    assert with_ulfm.rejoin_words == "a dead rank comes back over mpi"
-    assert "--with-ft" in mpirun_argv(with_ulfm.mpi, [part(0, 2)])
-    assert "--with-ft" not in mpirun_argv(found("openmpi", "5.0.8"), [part(0, 2)])
-    assert settings("auto", one_machine=False).rejoin_words == settings("gloo").rejoin_words
-    with pytest.raises(CheckError, match="only if all ranks are on one node"):
-        settings("mpi", one_machine=False)
-    assert settings("off").rejoin_words == 'all ranks start again: backend.rejoin is "off"'
+    assert words("auto") == words("gloo") == "a dead rank comes back over gloo"
+    assert words("off") == 'all ranks start again: backend.rejoin is "off"'
 
 
 def write_mpirun(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

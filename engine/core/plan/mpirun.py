@@ -24,7 +24,6 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     path: str
     slots: int
-    uses_ulfm: bool = False  # whether ranks can go on in MPI without dead ones
 
     @property
     def has_prrte(self) -> bool:
@@ -67,7 +66,6 @@ def _openmpi_argv(mpi: Mpi, parts: Sequence[Part]) -> list[str]:
         argv += [option, "plm", remote, option, f"{component}_agent", f"sh {LAUNCHER}"]
         argv += [option, f"{component}_no_tree_spawn", "1", option, f"{component}_num_concurrent", str(others)]
         argv += ["--leave-session-attached"]
-    argv += ["--with-ft", "ulfm"] if mpi.uses_ulfm else []
     argv += ["--map-by", ":OVERSUBSCRIBE"] if mpi.has_prrte else ["--oversubscribe"]
     argv += ["--bind-to", "none"]
     for index, part in enumerate(parts):

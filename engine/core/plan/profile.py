@@ -20,7 +20,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One table of a profile."""
 
 
-Rejoin = Literal["auto", "mpi", "gloo", "off"]
+Rejoin = Literal["auto", "gloo", "off"]
 """Over which backend a dead rank comes back; `off`: all ranks start again."""
 
 

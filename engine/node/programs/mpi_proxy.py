@@ -59,7 +59,7 @@ def wait_for_word(folder: str, message: dict[str, Any], descriptors: list[int]) 
 def main() -> int:
     """Returns the exit status that mpirun sees."""
     folder, attempt = sys.argv[1], int(sys.argv[2])
-    if len(sys.argv) > 4:
+    if len(sys.argv) > 3:
         host, *command = sys.argv[3:]
         return wait_for_word(
             folder, {"type": "launcher", "attempt": attempt, "host": host, "command": " ".join(command)}, []
@@ -68,14 +68,7 @@ def main() -> int:
     if rank is None:
         sys.stderr.write("rankdeck: mpirun sets none of " + ", ".join(RANKS) + "\n")
         return 1
-    env = {**os.environ, "MPI_PLACE": str(os.getpid())}
-    if len(sys.argv) == 4:  # other ranks have started this one for a new rank, which finds its environment in a file
-        prefix, _, number = sys.argv[3].rpartition(" ")
-        path, rank = f"{prefix}{number}", int(number)
-        with open(f"{path}.new", "w") as file:
-            json.dump(env, file)
-        os.rename(f"{path}.new", path)
-    message = {"type": "proxy", "attempt": attempt, "rank": rank, "pid": os.getpid(), "env": env}
+    message = {"type": "proxy", "attempt": attempt, "rank": rank, "pid": os.getpid(), "env": dict(os.environ)}
     return wait_for_word(folder, message, [int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])
 
 

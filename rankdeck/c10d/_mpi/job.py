@@ -5,7 +5,6 @@ because MPI_Finalize waits for every rank."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -29,8 +28,6 @@ _ANSWER_TIME = 1.0  # seconds after the deadline in which the first rank tells t
 
 _LEAVE_TIME = 1.0  # seconds in which the background thread ends, whose calls of MPI do not wait
 
-_NOTICE_TIME = 3.0  # seconds in which ULFM tells a thread inside MPI that a peer is dead; it takes milliseconds
-
 _SMALLEST_TAG_UB = 32767  # largest tag that every MPI supports
 
 
@@ -44,22 +41,20 @@ class Job(Background):
     """MPI_COMM_WORLD, and the duties of this process towards its other ranks. Raises DistBackendError if ranks are missing after `timeout`
     seconds."""
 
-    def __init__(self, timeout: float, world: MPI.Intracomm = MPI.COMM_WORLD) -> None:
+    def __init__(self, timeout: float) -> None:
+        world = MPI.COMM_WORLD
         self.trouble = ""  # why MPI can't be finalised; empty if it can
         self._uncaught = False
-        self.comms: list[MPI.Intracomm] = []  # the first one has all ranks
-        self._has_lost_ranks = world != MPI.COMM_WORLD  # so that MPI_Finalize would hang
         self.largest_tag = int(world.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_UB)
         if missing := meet(world, range(world.size), self.largest_tag, timeout):
             self.trouble = f"{name_ranks(missing)} did not call init_process_group"
             raise dist.DistBackendError(f"{self.trouble} within {timeout:g} s")
         self._comm = world.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.comms.append(self._comm)
         super().__init__("rankdeck mpi")
         self._excepthook = sys.excepthook
         sys.excepthook = self._see_exception
-        atexit.register(segments.remove if self._has_lost_ranks else self._end)
+        atexit.register(self._end)
 
     @property
     def rank(self) -> int:
@@ -86,7 +81,6 @@ class Job(Background):
         node.Free()
         for one in (comm, transfers):
             one.Set_errhandler(MPI.ERRORS_RETURN)
-            self.comms.append(one)
         return comm, transfers
 
     # the end
@@ -122,19 +116,14 @@ class Job(Background):
         os.write(2, f"rankdeck: rank {self.rank} aborts the MPI job: {why}\n".encode())
         MPI.COMM_WORLD.Abort(1)
 
-    def revoke(self) -> None:
-        """Lets all operations of this job fail on all ranks, with ULFM. Any thread may call this."""
-        for comm in self.comms:
-            with contextlib.suppress(Exception):
-                comm.Revoke()
-
-    def end(self, quiet: float = stuck.QUIET_TIME) -> bool:
-        """Ends what could call MPI: threads that hang inside it sleep for ever. Returns whether there are none."""
+    def leave_for_ever(self) -> None:
+        """Ends what could call MPI: threads that hang inside it sleep for ever."""
         atexit.unregister(self._end)
         self._over = True
         self._wake()
         self._thread.join(_LEAVE_TIME)
-        return stuck.end_or_sleep(self.threads, quiet)
+        stuck.end_or_sleep(self.threads)
+        segments.remove()
 
     def _end(self) -> None:
         if os.getpid() != self._pid or MPI.Is_finalized():
@@ -165,8 +154,6 @@ _abandoned = threading.Event()  # set once no call may wait for other ranks any 
 def abandon() -> None:
     """Ends each wait of this process for other ranks, because one of them is lost. Any thread may call this."""
     _abandoned.set()
-    if _job is not None and os.environ.get("RANKDECK_REJOIN") == "mpi":
-        _job.revoke()
     abort_group()
 
 
@@ -175,30 +162,7 @@ def leave() -> None:
     MPI_Finalize, which would wait for every rank."""
     abandon()
     if _job is not None:
-        _job.end()
-        segments.remove()
-
-
-def end_generation() -> bool:
-    """Ends all groups after a rank is lost, with ULFM. Returns whether this process can go on with MPI."""
-    abandon()
-    can_go_on = _job is None or _job.end(_NOTICE_TIME)
-    if can_go_on:
-        _abandoned.clear()
-    return can_go_on
-
-
-def begin_generation(world: MPI.Intracomm, timeout: float) -> None:
-    """Goes on with another communicator of all ranks."""
-    global _job
-    with _starting:
-        _job = Job(timeout, world)
-
-
-def world() -> MPI.Intracomm:
-    """The communicator of all ranks of the job."""
-    assert _job is not None
-    return _job.comms[0]
+        _job.leave_for_ever()
 
 
 def join(timeout: float) -> Job:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rankdeck.c10d._mpi.segments import own_folder
 
@@ -18,10 +18,9 @@ _MPICH, _DEBIANS_MPICH = "libmpi.so.12", "libmpich.so.12"
 _owns = False
 
 
-def load(initialize: Callable[[], object] | None = None) -> None:
-    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. `initialize`: does that; None: mpi4py,
-    which holds the lock of the interpreter meanwhile. Raises RuntimeError: mpi4py or the MPI library is missing, supports only one thread,
-    or differs from the library of mpirun."""
+def load() -> None:
+    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it. Raises RuntimeError: mpi4py or the
+    MPI library is missing, supports only one thread, or differs from the library of mpirun."""
     global _owns
     try:
         import mpi4py
@@ -46,15 +45,13 @@ def load(initialize: Callable[[], object] | None = None) -> None:
         raise RuntimeError("MPI is finalised already, and can't be initialised again in this process")
     if not MPI.Is_initialized():
         with own_folder():
-            initialize() if initialize is not None else MPI.Init_thread(MPI.THREAD_MULTIPLE)
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _owns = True
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError(
             "MPI was initialised without MPI_THREAD_MULTIPLE, which the backend mpi needs: let it initialise MPI itself, or "
             'set mpi4py.rc.thread_level = "multiple" before mpi4py.MPI is imported first'
         )
-    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
-        return  # this process takes the place of a dead rank
     check_world(MPI.COMM_WORLD.size, os.environ, MPI.Get_library_version().partition(",")[0].strip())
 
 

@@ -26,13 +26,11 @@ class _Action(ctypes.Structure):
     )
 
 
-def end_or_sleep(threads: Iterable[threading.Thread], quiet: float = QUIET_TIME) -> bool:
-    """Waits until each of these threads has ended or sleeps for ever. A thread that makes progress all the time is left alone. Returns
-    whether all have ended."""
-    all_ended = True
+def end_or_sleep(threads: Iterable[threading.Thread]) -> None:
+    """Waits until each of these threads has ended or sleeps for ever. A thread that makes progress all the time is left alone."""
     left = list(threads)
     places: dict[threading.Thread, tuple[object, float]] = {}
-    end = time.monotonic() + END_TIME + quiet
+    end = time.monotonic() + END_TIME
     while (left := [one for one in left if one.is_alive()]) and (now := time.monotonic()) < end:
         frames = sys._current_frames()
         for thread in tuple(left):
@@ -41,12 +39,10 @@ def end_or_sleep(threads: Iterable[threading.Thread], quiet: float = QUIET_TIME)
             before, since = places.setdefault(thread, (place, now))
             if before != place:
                 places[thread] = place, now
-            elif now - since > quiet:
+            elif now - since > QUIET_TIME:
                 _put_to_sleep(thread, end)
-                all_ended = False
                 left.remove(thread)
         time.sleep(0.01)
-    return all_ended and not left
 
 
 def _put_to_sleep(thread: threading.Thread, end: float) -> None:

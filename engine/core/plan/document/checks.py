@@ -159,7 +159,7 @@ def _check_backend(backend: profile.Backend, places: Places) -> None:
     if backend.name == AUTO and backend.fallback:
         hint = "leave it out: auto has its own fallback"
         raise places.error(("backend", "fallback"), "can't be combined with auto", hint=hint)
-    if backend.rejoin in ("mpi", "gloo") and "mpi" not in (backend.name, *backend.fallback):
+    if backend.rejoin == "gloo" and "mpi" not in (backend.name, *backend.fallback):
         raise places.error(("backend", "rejoin"), "is for the backend mpi", hint='leave it out, or set it to "off"')
     again = [name for name in backend.fallback if name == backend.name or backend.fallback.count(name) > 1]
     if again:
