@@ -34,9 +34,15 @@ _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
 
 _OTHER_HINT = "check that its module is fully loaded, and that no other mpirun comes first on PATH"
 
+_CUDA = {
+    "c_bool(True)": "CUDA-aware (RANKDECK_MPI_CUDA=aware passes it tensors of GPUs)",
+    "c_bool(False)": "not CUDA-aware",
+}
+"""Whether Open MPI takes tensors of GPUs, by the end of the program's output. MPICH is not asked."""
+
 _EXIT_MISSING = 64
 PROGRAM = f"""
-import importlib.util, mmap, os, sys
+import ctypes, importlib.util, mmap, os, sys
 try:
     import mpi4py
 except ImportError:
@@ -47,9 +53,12 @@ except ImportError:
 else:
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
     from mpi4py import MPI
-    print(MPI.Get_library_version())
+    version = MPI.Get_library_version()
+    print(version)
+    if "Open MPI" in version:
+        print(ctypes.c_bool.in_dll(ctypes.CDLL("{_OPEN_MPI}"), "opal_built_with_cuda_support"))
 """
-"""Prints which MPI mpi4py uses. Exits with `_EXIT_MISSING` if there is neither mpi4py nor a torch that was built with MPI. It does not
+"""Prints which MPI mpi4py uses, and whether Open MPI was built with CUDA; MPIX_Query_cuda_support says that only after MPI_Init. Exits with `_EXIT_MISSING` if there is neither mpi4py nor a torch that was built with MPI. It does not
 import torch."""
 
 
@@ -81,8 +90,8 @@ def check_plan(plan: LaunchPlan) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Refuses a launch whose ranks would not meet. Returns an empty text. Raises CheckError: there is no mpi4py, or it loads another
-    library than that of `mpirun`."""
+    """Refuses a launch whose ranks would not meet. Returns whether Open MPI takes tensors of GPUs, with the MPI; empty: unknown. Raises CheckError: there
+    is no mpi4py, or it loads another library than that of `mpirun`."""
     mpi = plan.backend.mpi
     assert mpi is not None
     if output.status == _EXIT_MISSING:
@@ -99,7 +108,8 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
             "rank would be alone",
             hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi first on LD_LIBRARY_PATH",
         )
-    return ""
+    cuda = _CUDA.get(output.text.strip().rpartition("\n")[2])
+    return f"{plan.backend.found}, {cuda}; {plan.backend.rejoin_words}" if cuda else ""
 
 
 def find_mpi(permit: Permit) -> Mpi:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from engine.backends import mpi
+from engine.core.plan.plan import ProgramOutput
+from engine.gate import LAUNCHED
 from rankdeck.c10d import _tensors
 from rankdeck.c10d._mpi.library import check_world
 from tests.c10d.mpirun import need_mpi
-from tests.support import ROOT
+from tests.support import ROOT, use_mpi
 
 
 @pytest.fixture
@@ -58,6 +63,25 @@ def test_importing_the_backend_loads_no_mpi(wanted: str) -> None:
     assert done.stdout.split() == ["False", "True", "True", "gloo"]
 
 
+@pytest.mark.parametrize(("library", "said"), [("openmpi", "the MPI, not CUDA-aware; over gloo"), ("mpich", "")])
+def test_a_check_says_whether_open_mpi_takes_tensors_of_gpus(
+    library: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_mpi(library)
+    use_mpi(library, tmp_path, monkeypatch)
+    monkeypatch.setenv("MPI4PY_MPIABI", library)
+    done = subprocess.run([sys.executable, "-c", mpi.PROGRAM], capture_output=True, text=True, check=False)
+    backend = SimpleNamespace(mpi=mpi.find_mpi(LAUNCHED), found="the MPI", rejoin_words="over gloo")
+    plan: Any = SimpleNamespace(backend=backend)
+    assert mpi.judge(ProgramOutput(text=done.stdout, status=done.returncode), plan) == said
+
+
+def test_an_open_mpi_without_cuda_gets_no_tensors_of_gpus(tensors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKDECK_MPI_CUDA", "aware")
+    with pytest.raises(RuntimeError, match="has no CUDA"):
+        tensors.takes_cuda()
+
+
 class OnGpu:
     """A tensor on a GPU, as far as the decision where MPI may find it needs one."""
 
@@ -82,6 +106,8 @@ def test_a_gpus_memory_is_handed_to_mpi_only_if_it_is_said_to_know_what_to_do(
         monkeypatch.setenv("RANKDECK_MPI_CUDA", variable)
     else:
         monkeypatch.delenv("RANKDECK_MPI_CUDA", raising=False)
+    built_with_cuda = SimpleNamespace(MPIX_Query_cuda_support=lambda: 1)
+    monkeypatch.setattr(tensors.ctypes, "CDLL", lambda name: built_with_cuda)
     assert tensors.takes_cuda() is direct
     assert _tensors._is_direct(OnGpu(), tensors.takes_cuda()) is direct  # type: ignore[arg-type]
 

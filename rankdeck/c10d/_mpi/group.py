@@ -20,6 +20,7 @@ class ProcessGroup(_group.ProcessGroup):
     NAME = "mpi"
 
     def __init__(self, job: Job, name: str, ranks: Sequence[int], timeout: float) -> None:
+        takes_cuda = mpi_tensors.takes_cuda()
         comm, transfers = job.form(name, ranks, timeout)
         messages = Messages(transfers, job.largest_tag)
 
@@ -33,7 +34,7 @@ class ProcessGroup(_group.ProcessGroup):
             Collectives(comm),
             Operations(job, name, comm.rank, Agreement(comm, messages), free, timeout),
             messages,
-            mpi_tensors.takes_cuda(),
+            takes_cuda,
         )
 
     @classmethod

@@ -3,6 +3,7 @@ uses a datatype of the item's size, so that every dtype works."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Sequence
@@ -33,7 +34,15 @@ reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)  # MPI's operation and da
 
 
 def takes_cuda() -> bool:
-    return os.environ.get("RANKDECK_MPI_CUDA") == "aware"
+    """Whether MPI gets tensors of GPUs as they are: the user says that it can. Raises RuntimeError: Open MPI says that it can't; MPICH is
+    not asked."""
+    if os.environ.get("RANKDECK_MPI_CUDA") != "aware":
+        return False
+    if "Open MPI" in MPI.Get_library_version() and not ctypes.CDLL("libmpi.so.40").MPIX_Query_cuda_support():
+        raise RuntimeError(
+            "RANKDECK_MPI_CUDA=aware, but this Open MPI has no CUDA: unset the variable, and tensors of GPUs go through host memory"
+        )
+    return True
 
 
 def unit(tensor: torch.Tensor) -> MPI.Datatype:
