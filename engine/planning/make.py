@@ -118,7 +118,7 @@ def _login_warnings(plan: LaunchPlan, site: Site, *, checked: bool) -> tuple[Env
     is_here = plan.submission is None and any(node.transport == "local" for node in plan.nodes)
     if policy == "allow" or not is_here or in_job() or which("sbatch") is None:
         return ()
-    from engine.planning.batch.slurm import is_login_node  # not needed on other machines
+    from engine.planning.batch.slurm_conf import is_login_node  # not needed on other machines
 
     if not is_login_node():
         return ()
