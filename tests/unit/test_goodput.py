@@ -38,8 +38,7 @@ def parts(one: Goodput) -> dict[str, float]:
 
 
 def steps(stretches: Stretches, number: int, first: int, last: int, at: float, every: float = 1.0, by: int = 1) -> None:
-    if not stretches.known or stretches.known[-1].attempt < number:
-        stretches.start_attempt(number)
+    stretches.start_attempt(number)
     for place, step in enumerate(range(first, last + 1, by)):
         stretches.take(at + place * every, 0, step)
 
@@ -108,6 +107,7 @@ def test_the_last_rank_that_joins_ends_the_start_of_a_generation():
     stretches.take_record(18.0, 1, {"step": 5, "elastic": "joining", "generation": 1})
     for rank, at in enumerate((20.0, 22.0)):
         stretches.take_record(at, rank, {"step": 5, "elastic": "joined", "generation": 1})
+    stretches.take_record(22.0, 1, {"step": 1 << 70})
     stretches.take(22.5, 2, 7)  # late news of a rank that is in the generation before
     for at, step in ((23.0, 6), (24.0, 7), (25.0, 8)):
         stretches.take(at, 0, step)

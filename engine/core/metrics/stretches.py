@@ -53,8 +53,9 @@ class Stretches:
         """Takes a line of a rank's metrics file, read at `at`, in seconds since the epoch."""
         word, generation, step = record.get("elastic"), record.get("generation"), record.get("step")
         if word is not None:
-            self._generations[rank] = generation if word == "joined" and type(generation) is int else None
-        if type(step) is int:
+            is_known = word == "joined" and type(generation) is int and 0 <= generation < 1 << 31
+            self._generations[rank] = generation if is_known else None  # type: ignore[assignment]
+        if type(step) is int and abs(step) < 1 << 53:  # a rank may write anything
             self.take(at, rank, step, is_joined=word == "joined")
 
     def take(self, at: float, rank: int, step: int | None, *, is_joined: bool = False) -> None:
