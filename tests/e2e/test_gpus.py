@@ -43,8 +43,8 @@ def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nv
     run = launch()
     rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
     shown = rankdeck("status", run).stdout.splitlines()
-    assert shown[2].split()[-2:] == ["GPU", "MEMORY"]
-    assert shown[3].endswith("97%  61 GiB")
+    heading = next(number for number, line in enumerate(shown) if line.split()[-2:] == ["GPU", "MEMORY"])
+    assert shown[heading + 1].endswith("97%  61 GiB")
     nvml.show(gpu(0, utilisation=2_000_000_000), gpu(1, model="lost"))
     rankdeck.wait_status(run, lambda status: uses(status) == [{**FULL, "utilisation": None}, None])
     nvml.show(gpu(0), gpu(1, model="lost"))
