@@ -81,6 +81,7 @@ def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
         ("launched", clock(run.launched_at)),
         ("duration", duration(seconds)),
         *([("time", run.goodput.until(now).words)] if run.goodput is not None else []),
+        *([("lateness", snapshot.late_words)] if snapshot.late_words else []),
         ("attempts", str(run.attempt + 1)),
         ("ranks", f"{run.world_size} on {len(run.nodes)} node(s), {run.backend}"),
         ("program", run.program),

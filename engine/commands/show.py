@@ -39,7 +39,7 @@ RUN_KEYS = ("run", "name", "state", "doing", "attempt", "backend", "world_size",
             "epoch", "epochs", "epoch_step", "epoch_steps", "aside", "failure", "saved", "stall", "nodes", "job", "swept",
             "is_early", "as_of")  # fmt: skip
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
-               "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
+               "throughput", "gpu", "process", "note", "health", "health_since", "phase", "late")  # fmt: skip
 """What `status --json` takes as it is from a run, and from each of its ranks."""
 
 
@@ -163,6 +163,8 @@ def show_status(snapshot: Snapshot, program: Program, *, as_json: bool) -> None:
         click.echo(f"as of {age(seconds)} ago, when its supervisor last wrote its numbers")
     if used is not None and used.words:
         click.echo(f"time: {used.words}")
+    if snapshot.late_words:
+        click.echo(snapshot.late_words)
     if run.loss_ranks:
         click.echo(f"loss of {rank_words(run.loss_ranks)}: {_loss(run)}")
     has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)

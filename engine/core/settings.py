@@ -40,7 +40,9 @@ class Notify(Section, frozen=True, kw_only=True):
 QUIET = Notify()  # nothing happens
 
 
-HidableColumn = Literal["node", "local", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"]
+HidableColumn = Literal[
+    "node", "local", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "late", "seen"
+]
 """Columns of the app's table of ranks that can be left out."""
 
 CurvesOver = Literal["whole run", "10 min", "1 min"]  # the time that the small curves of the table cover

@@ -176,7 +176,8 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         view = msgspec.structs.replace(view, state="queued", doing="", restart="", restart_kind="none")
     elif submitted is not None and submitted.by_user and not is_in_job(submitted):
         view = msgspec.structs.replace(view, restart="", restart_kind="none")
-    views = rank_views(state, plan, range(len(progress)), progress, numbers.gpus, numbers.health, numbers.processes)
+    use, every = (numbers.gpus, numbers.health, numbers.processes), range(len(progress))
+    views = rank_views(state, plan, every, progress, *use, saved.stretches)
     return Snapshot(
         run=view,
         ranks=tuple(views),

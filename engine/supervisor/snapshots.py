@@ -57,7 +57,7 @@ class Snapshots:
         changed = run.take_changes()
         revision, moved = self._revision + 1, False
         changed = changed if self._ranks else list(range(run.plan.world_size))
-        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
+        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use, stretches)
         self._ranks = self._ranks or list(views)
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:

@@ -65,8 +65,10 @@ class Agreement(ABC):
     """Lets all ranks of a group announce an operation, and compares them. A subclass sends a hash of the text, and a vote."""
 
     _texts: _Texts | None = None
+    waited = 0.0  # seconds that this rank has waited here for others; no clocks are compared: who waits least has arrived last
 
     def __init__(self, messages: Messages, rank: int, size: int) -> None:
+        self.size = size
         self.roll_call = RollCall(messages, rank, size)
         self._begin_texts = functools.partial(_Texts, messages, rank, size)
 
@@ -83,20 +85,14 @@ class Agreement(ABC):
         """Returns the votes, if all ranks announced the same operation."""
 
     def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> Votes:
-        """Announces an operation, and waits until all other ranks have announced the same.
-
-        Args:
-            is_over: returns whether to give up.
-            spin: seconds to poll without a pause.
-
-        Raises:
-            NotHereError: `is_over` returned True first.
-            DisagreementError: other ranks announced something else.
-        """
+        """Announces an operation, and waits until all other ranks have announced the same. `is_over`: returns whether to give up. `spin`: seconds to poll
+        without a pause. Raises NotHereError: `is_over` returned True first; DisagreementError: other ranks announced something else."""
         self.roll_call.announced += 1
         self.start(what, vote)
         if not self._is_answered():
+            began = time.monotonic()
             self._wait(self._is_answered, is_over, spin)
+            self.waited += time.monotonic() - began
         votes = self._result()
         if votes is None:
             # Kept in an attribute, because the library may still write to it after this rank has given up.

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakSet
 
+from rankdeck._metrics import log
+
 CHECK_INTERVAL = 0.25  # seconds between checks of deadlines
+REPORT_INTERVAL = 5.0  # seconds between reports of waiting: 60 bytes each
 TRANSFER_PAUSE = 0.0005  # seconds between checks of point-to-point transfers that nobody waits for
 _LEAVING_PAUSE = 0.005  # seconds between checks of groups that this rank has left and others have not
 
@@ -20,6 +23,9 @@ class Member(Protocol):
 
     def check_deadlines(self, now: float) -> None:
         """Fails the group if an operation is overdue."""
+
+    def waited(self) -> float:
+        """Returns the seconds that this rank has waited for others."""
 
     def has_left(self) -> bool:
         """Returns whether all ranks have left the group."""
@@ -55,6 +61,7 @@ class Background:
         self._work_there = threading.Event()
         self._asleep = False
         self._over = False
+        self._reported = time.monotonic()
         self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=self._see_fork)
@@ -122,6 +129,9 @@ class Background:
             members, leaving = tuple(self._members), tuple(self._leaving)
         for member in (*members, *leaving):
             member.check_deadlines(now)
+        if now - self._reported > REPORT_INTERVAL:
+            self._reported = now
+            log(**{"rankdeck.waited": round(sum(member.waited() for member in members), 6)})
         gone = [member for member in leaving if member.has_left()]
         with self._lock:
             self._leaving = [member for member in self._leaving if member not in gone]

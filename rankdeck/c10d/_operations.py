@@ -11,6 +11,7 @@ Point-to-point transfers are independent of them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,6 +78,10 @@ class Operations:
         self._thread.start()
         background.threads.add(self._thread)
         background.add(self)
+
+    def waited(self) -> float:
+        """Seconds that this rank has waited for others in collectives; 0 for a group that lacks ranks: those can't be compared."""
+        return self._agreement.waited if self._agreement.size == int(os.environ.get("WORLD_SIZE", 0)) else 0.0
 
     def check_usable(self, what: str) -> None:
         """Raises the reason if the group can't be used any more."""

@@ -9,6 +9,7 @@ from textual.geometry import Region
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Series
+from engine.core.metrics.stretches import Late
 from engine.core.run.state import RankWord
 from tests.support import entries, from_table
 from tests.tui.hostile import CORPUS
@@ -27,16 +28,6 @@ def one_of_each() -> list[Row]:
     rows[3] = row(3, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
     rows[5] = row(5, "lost", node="gpu02")
     return rows
-
-
-GOLDEN_80 = entries("tui/rank_table", "golden_80")
-
-
-async def test_rows_at_80_columns_say_everything_essential():
-    app = TableApp(one_of_each())
-    async with app.run_test(size=(80, 9)) as pilot:
-        await pilot.pause()
-        assert "\n".join(lines(app.table)) == GOLDEN_80
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -100,14 +91,12 @@ def with_gpus() -> list[Row]:
     return rows
 
 
-GPUS_80 = entries("tui/rank_table", "gpus_80")
-
-
-async def test_at_80_columns_gpus_take_the_place_of_sparklines():
-    app = TableApp(with_gpus())
-    async with app.run_test(size=(80, 7)) as pilot:
+@pytest.mark.parametrize(("rows", "golden"), [(one_of_each(), "golden_80"), (with_gpus(), "gpus_80")])
+async def test_rows_at_80_columns_say_everything_essential(rows, golden):
+    app = TableApp(rows)
+    async with app.run_test(size=(80, 9 if golden == "golden_80" else 7)) as pilot:
         await pilot.pause()
-        assert "\n".join(lines(app.table)) == GPUS_80
+        assert "\n".join(lines(app.table)) == entries("tui/rank_table", golden)
 
 
 async def test_at_120_columns_gpus_stand_beside_everything_else():
@@ -210,8 +199,8 @@ async def test_any_size_is_drawn(size):
 def test_columns_never_exceed_the_width(world_size):
     for width in range(20, 250):
         for node in (0, 5, 60):
-            for gpus, usage in product((False, True), repeat=2):
-                columns = Columns.fitted(width, world_size=world_size, node=node, gpus=gpus, usage=usage)
+            for gpus, usage, late in product((False, True), repeat=3):
+                columns = Columns.fitted(width, world_size=world_size, node=node, gpus=gpus, usage=usage, late=late)
                 assert all(value >= 0 for value in columns)
                 if width >= 60:
                     assert columns.step
@@ -221,17 +210,17 @@ def test_columns_never_exceed_the_width(world_size):
                 assert not columns.gpu or (gpus and columns.note >= LEAST_NOTE - 1)
 
 
-async def test_a_wide_table_shows_what_processes_use_and_sorts_by_it():
+async def test_a_wide_table_shows_what_processes_use_and_who_is_late_and_sorts_by_it():
     busy = ProcessUse(cpu=398, memory=1_300 << 20, read=3 << 20, written=1 << 20)
     idle = ProcessUse(cpu=1, memory=300 << 20, read=None, written=None)
-    app = TableApp([row(0, process=idle), row(1, process=busy), row(2)])
+    app = TableApp([row(0, process=idle), row(1, process=busy, late=Late(share=0.061, step_seconds=1.0)), row(2)])
     async with app.run_test(size=(140, 9)):
         head, *rows = lines(app.table)
-        assert "  cpu   rss  io/s " in head
-        assert "    1% 300 M     – " in rows[0]  # noqa: RUF001
-        assert "  398% 1.3 G 4.0 M " in rows[1]
-        assert "     –     –     – " in rows[2]  # noqa: RUF001
-        for column in ("cpu", "rss"):
+        assert "  cpu   rss  io/s late " in head
+        assert "    1% 300 M     –    – " in rows[0]  # noqa: RUF001
+        assert "  398% 1.3 G 4.0 M   6% " in rows[1]
+        assert "     –     –     –    – " in rows[2]  # noqa: RUF001
+        for column in ("cpu", "rss", "late"):
             assert [one.view.rank for one in arranged(app.table._ranks.every, Order(column), "")] == [1, 0, 2]
 
 

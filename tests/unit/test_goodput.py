@@ -1,5 +1,6 @@
 """What a run does with its time: `engine.core.views.goodput`, from the times of phases and steps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as some
@@ -11,6 +12,7 @@ from engine.core.metrics.stretches import Stretches
 from engine.core.run import events as ev
 from engine.core.run.machine import replay
 from engine.core.views.goodput import Goodput, goodput
+from tests.support import from_table
 
 LAUNCHED = ev.RunLaunched(at=0.0, run="r", name="r", nodes=(("n1", (0,)),), on_failure="restart", max_restarts=3)
 
@@ -28,7 +30,7 @@ def ends(number: int, at: float, status: int = 0) -> list[Any]:
 
 
 def found(events: list[Any], stretches: Stretches) -> Goodput:
-    state = replay([LAUNCHED, ev.NodeConnected(at=1.0, node="n1", agent_pid=1), *events])
+    state = replay([events[0], ev.NodeConnected(at=1.0, node="n1", agent_pid=1), *events[1:]])
     assert state is not None
     return goodput(state, stretches.known)
 
@@ -43,62 +45,24 @@ def steps(stretches: Stretches, number: int, first: int, last: int, at: float, e
         stretches.take(at + place * every, 0, step)
 
 
-def test_a_run_without_trouble_starts_trains_and_ends():
+@from_table
+def test_each_moment_of_a_run_counts_as_one_part(told: list[str], expected: dict[str, Any]):
+    """`attempt NUMBER AT`, `steps ATTEMPT FIRST LAST AT [EVERY BY]`, `ends ATTEMPT AT [STATUS]`, `hang`, `hold`: failures are held."""
+    events: list[Any] = [LAUNCHED]
     stretches = Stretches()
-    steps(stretches, 0, 1, 11, at=10.0)  # until 20
-    one = found([*attempt(0, 2.0), *ends(0, 25.0)], stretches)
-    assert parts(one) == {"training": 10.0, "starting": 10.0, "ending": 7.0}
-    assert (one.doing, one.until(99.0)) == (None, one)
-    assert one.words == "trained 37 %, started 37 %, ended 26 %"
-
-
-def test_steps_that_the_attempt_before_had_made_are_repeated():
-    stretches = Stretches()
-    steps(stretches, 0, 1, 11, at=10.0)  # until 20
-    steps(stretches, 1, 6, 16, at=30.0)  # 6 to 11 again, until 35
-    one = found([*attempt(0, 2.0), *ends(0, 22.0, -9), *attempt(1, 24.0), *ends(1, 40.0)], stretches)
-    assert parts(one) == {"training": 15.0, "repeating": 5.0, "starting": 17.0, "ending": 5.0}
-    assert "repeated 12 % (6 steps)" in one.words
-
-
-def test_a_live_run_goes_on_with_what_it_does():
-    stretches = Stretches()
-    assert found(attempt(0, 2.0), stretches).doing == "unknown"  # maybe its script reports no steps
-    steps(stretches, 0, 1, 3, at=10.0)
-    one = found(attempt(0, 2.0), stretches)
-    assert (one.doing, one.as_of, one.until(15.0).training) == ("training", 12.0, 5.0)
-    again = Stretches(stretches.known, attempt=1)
-    again.take(30.0, 0, 2)
-    assert found([*attempt(0, 2.0), *ends(0, 22.0, -9), *attempt(1, 24.0)], again).doing == "repeating"
-
-
-def test_hangs_and_held_failures_are_waited_for():
-    stretches = Stretches()
-    steps(stretches, 0, 1, 3, at=10.0)
-    stretches.hang()
-    assert found(attempt(0, 2.0), stretches).doing == "waiting"
-    stretches.take(50.0, 0, 4)
-    stretches.take(51.0, 0, 5)
-    one = found(attempt(0, 2.0), stretches)
-    assert parts(one) == {"training": 3.0, "starting": 10.0, "waiting": 38.0}
-    holds: list[Any] = [ev.RankEnded(at=55.0, attempt=0, rank=0, status=-9), ev.StopRequested(at=70.0, by="ann")]
-    held = msgspec.structs.replace(LAUNCHED, on_failure="hold")
-    state = replay([held, ev.NodeConnected(at=1.0, node="n1", agent_pid=1), *attempt(0, 2.0), *holds])
-    assert state is not None
-    one = goodput(state, stretches.known)
-    assert (one.waiting, one.ending, one.doing) == (38.0 + 15.0, 4.0, "ending")
-
-
-def test_the_time_of_a_script_without_steps_is_unknown():
-    one = found([*attempt(0, 2.0), *ends(0, 25.0)], Stretches())
-    assert parts(one) == {"starting": 3.0, "unknown": 22.0, "ending": 2.0}
-
-
-def test_what_the_first_of_sparse_reports_has_trained_is_unknown():
-    stretches = Stretches()
-    steps(stretches, 0, 10, 60, at=23.0, every=10.0, by=10)  # 10 steps take 10 s: until 73
-    one = found([*attempt(0, 2.0), *ends(0, 73.0)], stretches)
-    assert parts(one) == {"training": 50.0, "starting": 13.0, "unknown": 10.0, "ending": 2.0}
+    verbs: dict[str, Callable[..., Any]] = {
+        "hold": lambda: events.append(msgspec.structs.replace(events.pop(), on_failure="hold")),
+        "attempt": lambda *words: events.extend(attempt(*words)),
+        "steps": lambda *words: steps(stretches, *words),
+        "ends": lambda *words: events.extend(ends(*words)),
+        "stop": lambda at: events.append(ev.StopRequested(at=at, by="ann")),
+        "hang": stretches.hang,
+    }
+    for verb, *words in map(str.split, told):
+        verbs[verb](*map(int, words))
+    one = found(events, stretches)
+    shown = expected.keys() - parts(one).keys()
+    assert {**parts(one), **{name: getattr(one, name) for name in shown}} == expected
 
 
 def test_the_last_rank_that_joins_ends_the_start_of_a_generation():
@@ -109,8 +73,7 @@ def test_the_last_rank_that_joins_ends_the_start_of_a_generation():
         stretches.take_record(at, rank, {"step": 5, "elastic": "joined", "generation": 1})
     stretches.take_record(22.0, 1, {"step": 1 << 70})
     stretches.take(22.5, 2, 7)  # late news of a rank that is in the generation before
-    for at, step in ((23.0, 6), (24.0, 7), (25.0, 8)):
-        stretches.take(at, 0, step)
+    steps(stretches, 0, 6, 8, at=23.0)
     one = stretches.known[-1]
     assert (one.first_at, one.repeated, one.repeating, one.last) == (22.0, 2, 2.0, 8)
 
@@ -125,9 +88,24 @@ def test_the_parts_add_up_to_the_time_of_the_run(reports: list[tuple[float, int,
         stretches.take(at, 0, step, is_joined=data.draw(some.booleans()))
         if data.draw(some.booleans()):
             stretches.hang()
-    events = [*attempt(0, 2.0), *ends(0, 9.0, -9), *attempt(1, 10.0)]
+    events = [LAUNCHED, *attempt(0, 2.0), *ends(0, 9.0, -9), *attempt(1, 10.0)]
     live = found(events, stretches).until(28.0)
     assert sum(parts(live).values()) == pytest.approx(max(28.0, live.as_of))
     over = parts(found([*events, *ends(1, 26.0)], stretches))
     assert sum(over.values()) == pytest.approx(28.0)
     assert min(over.values()) >= 0
+
+
+def test_the_rank_that_waits_least_at_collectives_is_late():
+    """Of each rank's waiting, only what comes after the first step counts; by clocks that differ."""
+    stretches = Stretches()
+    for at, waited in ((0.0, 9.0), (10.0, 50.0), (20.0, 51.0), (30.0, 51.8)):
+        for rank, clock in enumerate((1000.0, 0.0)):
+            stretches.take_record(at, rank, {"t": clock + at, "rankdeck.waited": waited / (1 + rank)})
+        stretches.take(at + 5.0, 0, int(at) + 1)
+    (one,) = stretches.known
+    late = one.late(2)
+    assert [late[0].share, late[1].share, late[1].step_seconds] == pytest.approx([0.0, 0.045, 0.045])
+    assert one.late(3) == {}  # the third rank has told nothing
+    stretches.take_record(40.0, 1, {"t": 40.0, "rankdeck.waited": 0.5})  # its group is gone
+    assert one.late(2) == {}

@@ -8,7 +8,7 @@ from engine.core.views.view import RankView
 from tui.data.model import Row
 
 Column = Literal[
-    "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"
+    "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "late", "seen"
 ]
 
 COLUMNS: tuple[Column, ...] = get_args(Column)  # columns that ranks can be sorted by, from left to right
@@ -29,6 +29,7 @@ _WORDS: dict[Column, tuple[str, str]] = {
     "cpu": ("busiest", "least busy"),
     "rss": ("largest", "smallest"),
     "io": ("most", "least"),
+    "late": ("latest", "earliest"),
     "seen": ("longest silent", "newest"),
 }
 """The ranks that come first in each column, and in reverse. Ranks that need attention come first."""
@@ -142,5 +143,6 @@ _KEYS: dict[Column, Callable[[RankView], tuple[object, ...] | None]] = {
     "io": lambda view: (
         None if view.process is None or view.process.transferred is None else (-view.process.transferred,)
     ),
+    "late": lambda view: None if view.late is None else (-view.late.share,),
     "seen": lambda view: None if view.seen is None else (view.seen,),
 }

@@ -54,6 +54,7 @@ class Columns(NamedTuple):
     cpu: int
     rss: int
     io: int
+    late: int
     seen: int
     note: int
 
@@ -66,28 +67,21 @@ class Columns(NamedTuple):
         node: int,
         gpus: bool = False,
         usage: bool = False,
+        late: bool = False,
         hidden: Collection[HidableColumn] = (),
     ) -> Columns:
-        """The columns that fit a width.
-
-        Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
-        columns leave for good, the state last.
-
-        Args:
-            width: cells of a whole row.
-            node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
-            gpus: whether there are any whose use is known.
-            usage: whether the resource use of ranks is known.
-            hidden: columns that are left out even if they fit.
-        """
+        """The columns that fit a width, in cells. Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60
+        cells other columns leave for good, the state last. `node`: cells of the longest node name; 0: all ranks are on one node, which needs no column.
+        `gpus`, `usage`, `late`: whether use of GPUs, use of resources and lateness are known. `hidden`: columns that are left out even if they fit."""
 
         def with_widths(columns: Columns, **widths: int) -> Columns:
             return columns._replace(**{name: 0 if name in hidden else width for name, width in widths.items()})
 
         rank = max(4, len(str(world_size - 1)))
         node_width = node and min(max(4, node), 24 if width >= 120 else 10)
-        columns = cls(rank, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        columns = cls(rank, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         columns = with_widths(columns, node=node_width, step=7, throughput=7, loss=7)
+        columns = with_widths(columns, late=4 if late and width >= 72 else 0)
         with_gpu = with_widths(columns, gpu=4, memory=5)
         if gpus and with_gpu._used() + LEAST_NOTE <= width:
             columns = with_gpu
@@ -111,7 +105,7 @@ class Columns(NamedTuple):
 
     def _used(self) -> int:
         sparks = self._curves * (self.spark + 1) if self.spark else 0
-        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory, self.cpu, self.rss, self.io)
+        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory, self.cpu, self.rss, self.io, self.late)
         fields = (self.node, self.local, self.state, *numbers, self.seen)
         return CURSOR + self.rank + sum(width + 1 for width in fields if width) + sparks
 
@@ -122,7 +116,7 @@ class Fit:
     def __init__(self) -> None:
         self.columns = Columns.fitted(80, world_size=1, node=4)
         self.unit = ""
-        self._has_gpus = self._has_usage = False  # whether use of a GPU, or what processes use, was ever known
+        self._has_gpus = self._has_usage = self._has_late = False  # whether use of a GPU, and so on, was ever known
 
     def take(self, views: Iterable[RankView], width: int, hidden: Collection[HidableColumn]) -> bool:
         """Fits the columns to rows and a width. True if they changed."""
@@ -130,6 +124,7 @@ class Fit:
         nodes = {view.node for view in views}
         self._has_gpus = self._has_gpus or any(view.gpu is not None for view in views)
         self._has_usage = self._has_usage or any(view.process is not None for view in views)
+        self._has_late = self._has_late or any(view.late is not None for view in views)
         before = self.columns, self.unit
         self.columns = Columns.fitted(
             width,
@@ -137,6 +132,7 @@ class Fit:
             node=max(map(len, nodes)) if len(nodes) > 1 else 0,
             gpus=self._has_gpus,
             usage=self._has_usage,
+            late=self._has_late,
             hidden=hidden,
         )
         self.unit = next((f"{'~' if view.is_derived else ''}{view.unit}" for view in views if view.unit), "")
@@ -199,6 +195,7 @@ def row_parts(
         (cpu, columns.cpu),
         (rss, columns.rss),
         (io, columns.io),
+        (percent(None if view.late is None else round(100 * view.late.share)), columns.late),
     )
     if shown := "".join(f" {value:>{width}}" for value, width in uses if width):
         text.append(("", shown))
@@ -265,6 +262,7 @@ def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str
         ("cpu", columns.cpu, " " + "cpu".rjust(columns.cpu)),
         ("rss", columns.rss, " " + "rss".rjust(columns.rss)),
         ("io", columns.io, " " + "io/s".rjust(columns.io)),
+        ("late", columns.late, " " + "late".rjust(columns.late)),
         ("seen", columns.seen, " " + "seen".rjust(columns.seen)),
         ("", columns.note >= 9, " last line"),
     ]

@@ -9,6 +9,7 @@ import msgspec
 from engine.core.metrics.lines.counters import Counter
 from engine.core.metrics.lines.formats import MAIN
 from engine.core.metrics.series import Point, point
+from engine.core.metrics.stretches import WAITED
 
 THROUGHPUT_WINDOW = 0.25  # seconds of samples in one point of the throughput: a screen shows four points a second
 MAX_KEYS = 64  # most curves of one rank; a script that generates names would otherwise fill the memory
@@ -79,7 +80,7 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
     """Adds one line of a rank's metrics file. Returns new points of curves. `record`: `{"t": seconds since the epoch, "step": …, "loss":
     …, "samples": …, …}`; values of other types are skipped."""
     at = _number(record.get("t"))
-    if at is None or not math.isfinite(at):
+    if at is None or not math.isfinite(at) or WAITED in record:  # a rank that hangs reports the latter too
         return []
     progress.seen = at
     step = _whole(record.get("step"))

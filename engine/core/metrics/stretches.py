@@ -1,9 +1,31 @@
 """When a run has made its steps: a few numbers for each process group, from which `goodput` computes. The step of a run is the newest that any rank has
 reported; its time is that of the read (or that in a tracker's file), so that no clocks of nodes are compared. Pure."""
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
+
+WAITED = "rankdeck.waited"  # the key of a rank's report of the seconds that its collectives have waited for others
+LEAST_TIME = 10.0  # seconds of reports from each rank until they are compared
+
+
+class Waits(NamedTuple):
+    """How long the collectives of a rank have waited for others, in seconds by its own clock: the newest report less the first."""
+
+    began: float
+    before: float
+    at: float
+    waited: float
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much a rank is late: the share of the time since the first step, and seconds a step."""
+
+    share: float
+    step_seconds: float
 
 
 class Stretch(msgspec.Struct, kw_only=True):
@@ -27,12 +49,33 @@ class Stretch(msgspec.Struct, kw_only=True):
     repeating: float = 0.0
     waiting: float = 0.0
     hangs: bool = False
+    waits: dict[int, Waits] = {}  # of ranks over mpi and ucc
 
     @property
     def repeated(self) -> int:
         """How many of its steps an earlier stretch has made too: from the first report on, which is of `stride` steps."""
         begins_again = 0 < self.first <= self.highest and not self.is_joined
         return self.again + (max(1, self.stride) if begins_again else 0)
+
+    def take_wait(self, rank: int, at: float, waited: float) -> None:
+        """Takes a report of waiting. Less than before: a group is gone, and the count begins again."""
+        known = self.waits.get(rank)
+        first = (at, waited) if known is None or waited < known.waited else (known.began, known.before)
+        self.waits[rank] = Waits(*first, at, waited)
+
+    def late(self, world_size: int) -> dict[int, Late]:
+        """How late each rank is at collectives, in groups of all ranks; empty: not known.
+
+        The rank that waits least arrives last. It is late by how much less it waits than most ranks do: the median; of two ranks, the one that waits more.
+        Asynchronous collectives wait while ranks compute, so a run loses at most so much.
+        """
+        known = [(rank, one) for rank, one in sorted(self.waits.items()) if one.at - one.began >= LEAST_TIME]
+        if len(known) < max(2, world_size) or self.last == self.first:
+            return {}
+        shares = {rank: min(1.0, (one.waited - one.before) / (one.at - one.began)) for rank, one in known}
+        usual, pace = statistics.median_high(shares.values()), (self.last_at - self.first_at) / (self.last - self.first)
+        found = {rank: max(0.0, usual - share) for rank, share in shares.items()}
+        return {rank: Late(share=share, step_seconds=share * pace) for rank, share in found.items()}
 
 
 class Stretches:
@@ -49,13 +92,20 @@ class Stretches:
             int, int | None
         ] = {}  # the newest that each rank has joined; None: it waits for the next one
 
+    @property
+    def _is_stepping(self) -> bool:
+        return bool(self.known) and self.known[-1].attempt == self._attempt
+
     def take_record(self, at: float, rank: int, record: Mapping[str, object]) -> None:
         """Takes a line of a rank's metrics file, read at `at`, in seconds since the epoch."""
         word, generation, step = record.get("elastic"), record.get("generation"), record.get("step")
         if word is not None:
             is_known = word == "joined" and type(generation) is int and 0 <= generation < 1 << 31
             self._generations[rank] = generation if is_known else None  # type: ignore[assignment]
-        if type(step) is int and abs(step) < 1 << 53:  # a rank may write anything
+        sent, waited = record.get("t"), record.get(WAITED)  # a rank may write anything
+        if isinstance(sent, float) and isinstance(waited, float) and math.isfinite(sent + waited) and self._is_stepping:
+            self.known[-1].take_wait(rank, sent, waited)
+        if type(step) is int and abs(step) < 1 << 53:
             self.take(at, rank, step, is_joined=word == "joined")
 
     def take(self, at: float, rank: int, step: int | None, *, is_joined: bool = False) -> None:
@@ -88,5 +138,5 @@ class Stretches:
 
     def hang(self) -> None:
         """Notes that ranks hang: the newest pause is no training."""
-        if self.known and self.known[-1].attempt == self._attempt:
+        if self._is_stepping:
             self.known[-1].hangs = True

@@ -10,6 +10,7 @@ import msgspec
 
 from engine.core.metrics.resources import GpuUse, ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
+from engine.core.metrics.stretches import Late
 from engine.core.numbers import duration
 from engine.core.plan.plan import Swept
 from engine.core.run.events import Found
@@ -20,6 +21,7 @@ Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining
                    "restarting", "stopping", "clearing", "ended"]  # fmt: skip
 """The activity of a run; empty: nothing to report."""
 
+LEAST_SHARE = 0.01  # of the time for which a rank is late: less is not worth a sentence
 PROTOCOL = 1
 """Version of the protocol on a run's socket. Both sides send theirs first; different versions end the connection with an error."""
 
@@ -54,6 +56,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     """`stalled`: no step for much longer than usual; `slow`; `nan`: its loss is not finite; empty: nothing is known to be wrong."""
     health_since: float | None = None  # when a stalled rank made its last step, or another mark began
     phase: str = ""  # its work instead of training, in the script's word: `eval`; raw
+    late: Late | None = None  # how much later it arrives at collectives than most ranks do; None: not known
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +186,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_fi
     ranks: tuple[RankView, ...]
     series: tuple[SeriesDump, ...]
     events: tuple[EventLine, ...]
+
+    @property
+    def late_words(self) -> str:
+        """`rank 5 is late by 80 ms a step, 6 % of the time`, about the rank that is late most; empty: none is, or not known."""
+        known = [(one.late.share, one.rank, one.late.step_seconds) for one in self.ranks if one.late is not None]
+        share, rank, seconds = max(known, default=(0.0, 0, 0.0))
+        lasts = f"{1000 * seconds:.3g} ms a step, {100 * share:.0f} % of the time"
+        return f"rank {rank} is late by {lasts}" if share >= LEAST_SHARE else ""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True, tag="update", tag_field="type"):

@@ -34,8 +34,11 @@ def rank_views(
     gpus: Mapping[int, GpuUse],
     health: Mapping[int, RankHealth] = MappingProxyType({}),
     processes: Mapping[int, ProcessUse] = MappingProxyType({}),
+    stretches: Sequence[Stretch] = (),
 ) -> list[RankView]:
-    """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now."""
+    """Ranks of the current attempt. `gpus` and `processes`: the use of resources, by rank, where it is known now. `stretches`: as for `run_view`."""
+    newest = [one for one in stretches[-1:] if (one.attempt, one.generation) == (state.attempt, state.generation)]
+    late = newest[0].late(len(state.ranks)) if newest else {}
     waits = ""
     if state.elastic and isinstance(state.phase, st.Holding):  # the dead ranks can rejoin
         waits = f"waits for {rank_words(dead_ranks(state))}"
@@ -75,6 +78,7 @@ def rank_views(
                 health=sick.mark if sick is not None else "",
                 health_since=sick.since if sick is not None else None,
                 phase=one.phase if is_alive else "",
+                late=late.get(rank),
             )
         )
     return views
