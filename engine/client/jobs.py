@@ -110,7 +110,10 @@ def suspended_snapshot(paths: RunPaths, *, asks: bool) -> Snapshot | None:
     snapshot = stored_snapshot(paths)
     if snapshot.run.state in (*ENDED_WORDS, "queued"):
         return None
-    run = msgspec.structs.replace(snapshot.run, doing=queue_words(job), job=_suspended(snapshot.run.job, job))
+    used = snapshot.run.goodput
+    used = msgspec.structs.replace(used, doing="waiting") if used is not None else None
+    view = {"doing": queue_words(job), "job": _suspended(snapshot.run.job, job), "goodput": used}
+    run = msgspec.structs.replace(snapshot.run, **view)
     return msgspec.structs.replace(snapshot, run=run)
 
 

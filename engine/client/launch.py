@@ -50,7 +50,7 @@ def begin_launch(
 ) -> Begun:
     """Makes a new run, or continues that of this job, which Slurm has put back into the queue. It imports neither asyncio nor what follows a
     run, so that ranks start sooner. `cold`: without the template of the user. `swept`: its place in a sweep. `run`: its id; empty: a new
-    one. `after`: the job that must be over before that of the run starts. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
+    one. `after`: the job that must end before the job of the run starts. `own_standby`: gives the caller's, once the plan is made. Raises RankdeckError: nothing was launched; OSError: likewise, for
     example because the disk is full."""
     plan = msgspec.structs.replace(planning.make_plan(profile, LAUNCHED, places=places), swept=swept)
     text = profile_text(limited(profile, *read_site())[0])

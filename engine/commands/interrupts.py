@@ -29,9 +29,9 @@ class Requests:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def stop(self, run: LocalRun, *, at_once: bool, by: str = "") -> None:
+    def stop(self, run: LocalRun, *, at_once: bool, by: str = "", by_job: bool = False) -> None:
         """Asks a run to stop. `at_once`: SIGKILL immediately, without the profile's stop ladder. `by`: the signal of a job; empty: the user."""
-        self._start(run.stop(at_once=at_once, by=by, by_job=by != ""))
+        self._start(run.stop(at_once=at_once, by=by, by_job=by_job))
 
     def restart(self, run: LocalRun, seen: RunView) -> None:
         """Asks a run to start its dead ranks, or all of them. `seen`: the run as the user saw it."""
@@ -164,7 +164,7 @@ class FollowInterrupts:
         self.stopped_by = self.stopped_by or number
         place = place_here() if number == signal.SIGTERM else None  # batch systems end jobs by SIGTERM
         by = f"SIGTERM in {SCHEDULER_NAMES[place.scheduler]}'s job {place.job}" if place is not None else ""
-        self._requests.stop(self._run, at_once=at_once, by=by)
+        self._requests.stop(self._run, at_once=at_once, by=by, by_job=place is not None)
 
     def reader_left(self) -> None:
         """Called when the reader of the output, such as `head`, has closed the pipe. Stops the run, because nobody would see it any more."""

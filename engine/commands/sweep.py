@@ -97,7 +97,7 @@ def sweep(
         if one.plan.submission is None:
             entries.append(entry_of(one.profile, one.plan, swept=swept, parallel=parallel or 1))
         else:
-            jobs.append(_submit(one, swept, jobs[-parallel] if parallel and len(jobs) >= parallel else ""))
+            jobs.append(_submit(one, swept, jobs, parallel))
     if entries:
         enqueue(entries)
     drawn, shows = "" if seed is None else f", drawn with --seed {seed}", "ps" if jobs else "queue"
@@ -108,17 +108,19 @@ def sweep(
     try:
         ctx.exit(_follow(name, len(points), before, as_json=as_json))
     except KeyboardInterrupt:
-        narrate(f"{name} goes on; rankdeck {'stop RUN' if jobs else f'queue cancel {name}'} removes what waits")
+        narrate(f"{name} goes on; rankdeck {'stop RUN' if jobs else f'queue cancel {name}'} cancels what waits")
         ctx.exit(130)
 
 
-def _submit(point: Point, swept: Swept, after: str) -> str:
-    """Submits the job of a run, and returns its number. `after`: see `begin_launch`."""
+def _submit(point: Point, swept: Swept, jobs: list[str], parallel: int | None) -> str:
+    """Submits the job of a run, and returns its number. `jobs`: those before it. `parallel`: how many may run at once; None: all."""
+    after = jobs[-parallel] if parallel and len(jobs) >= parallel else ""
     try:
         submitted = read_submitted(begin_launch(point.profile, swept=swept, after=after).paths)
-    except RankdeckError as error:
-        done = f"{swept.number - 1} of {count(swept.runs, 'job')}"
-        raise CheckError(f"{error.message}; {done} of {swept.sweep} were submitted before", hint=error.hint) from None
+    except (RankdeckError, OSError) as error:
+        said, hint = (error.message, error.hint) if isinstance(error, RankdeckError) else (str(error), "")
+        done = f"{len(jobs)} of {count(swept.runs, 'job')} of {swept.sweep}"
+        raise CheckError(f"{said}; {done} were submitted before", hint=hint) from None
     assert submitted is not None
     return submitted.job
 

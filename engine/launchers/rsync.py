@@ -18,6 +18,7 @@ while mark not in said:
     data = os.read(step.stdout.fileno(), 65536)
     said += data
     if not data or len(said) > 1 << 20:
+        step.kill() if data else None
         sys.exit(step.wait() or said.decode(errors="replace"))
 data = said.partition(mark)[2]
 while data := data or os.read(step.stdout.fileno(), 65536):

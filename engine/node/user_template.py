@@ -47,7 +47,7 @@ START_PREFIXES = (
 )  # fmt: skip
 """Variables that the C library, Python, rankdeck or libraries of torch read when a process starts or torch is imported."""
 
-READ_LATER = ("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "PYTHONPATH", "TORCH_NCCL_")
+READ_LATER = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "PYTHONPATH", "TORCH_NCCL_")
 """Beginnings of such names that are read later. PYTHONPATH is looked at by itself."""
 
 NAMES = "template-names"

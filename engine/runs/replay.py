@@ -55,6 +55,7 @@ class Numbers(msgspec.Struct, kw_only=True):
     job: JobView | None = None
     words: str = ""
     newest: list[Point] = []
+    stretches: list[Stretch] = []
 
 
 def decode_event(line: bytes) -> AnyEvent:
@@ -160,7 +161,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
     numbers = None if isinstance(state.phase, Ended) else find_value(paths.numbers, Numbers)
     if numbers is None or (numbers.attempt, len(numbers.progress)) != (state.attempt, len(state.ranks)):
-        numbers = Numbers(attempt=state.attempt, progress=saved.progress)
+        numbers = Numbers(attempt=state.attempt, progress=saved.progress, stretches=saved.stretches)
     progress = numbers.progress if len(numbers.progress) == len(state.ranks) else [RankProgress() for _ in state.ranks]
     curves = SeriesSet(saved.series if numbers.newest else ())
     for point in numbers.newest:
@@ -169,7 +170,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
             curves.append(point)
     tails = {rank: read_tail(paths.log(state.attempt, rank, "err")) for rank in told_ranks(state)}
     waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
-    view = run_view(state, plan, progress, tails, waits, numbers.stall, saved.stretches)
+    view = run_view(state, plan, progress, tails, waits, numbers.stall, numbers.stretches)
     doing = "; ".join(filter(None, (numbers.words, view.doing)))
     view = msgspec.structs.replace(view, doing=doing, job=numbers.job, as_of=numbers.at)
     if waits_first is not None:
@@ -177,7 +178,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     elif submitted is not None and submitted.by_user and not is_in_job(submitted):
         view = msgspec.structs.replace(view, restart="", restart_kind="none")
     use, every = (numbers.gpus, numbers.health, numbers.processes), range(len(progress))
-    views = rank_views(state, plan, every, progress, *use, saved.stretches)
+    views = rank_views(state, plan, every, progress, *use, numbers.stretches)
     return Snapshot(
         run=view,
         ranks=tuple(views),

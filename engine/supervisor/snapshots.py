@@ -119,6 +119,7 @@ class Snapshots:
             job=self.run_view.job,
             words=run.own_words,
             newest=self._ingest.series.newest(),
+            stretches=self._ingest.stretches.known,
         )
         replace_file(run.paths.numbers, msgspec.json.encode(numbers))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import json
@@ -36,7 +35,7 @@ from rankdeck.elastic._replacement import Handover, Replacement
 from rankdeck.elastic._share import Arrival, Standing, arrival, find_source, share
 from rankdeck.elastic._state import State, StateError
 from rankdeck.elastic._stop import Stop
-from rankdeck.elastic._store.board import Board, connect
+from rankdeck.elastic._store.board import Board, connect, has_ended
 from rankdeck.elastic._store.news import News
 
 if TYPE_CHECKING:
@@ -220,22 +219,30 @@ class _Session:
 
     def _finish(self, result: R) -> R:
         """Waits until all ranks have finished, so that one that is lost before can still get the state. Raises PeerLostError then. If the
-        store is lost, no rank can get the state any more, and nobody waits."""
+        store has ended, no rank can get the state any more, and nobody waits."""
         import torch.distributed as dist
 
         self.standing.inside = False
-        board = self._board()
-        end = _OVER
-        with contextlib.suppress(RuntimeError):  # the store is lost
-            board.put(f"finished/{self.standing.rank}", "1")
-            if board.have_all([f"finished/{rank}" for rank in range(self.standing.world)]):
-                board.put_first("over", _OVER)
-            end = board.get("over")
+        try:
+            end = self._agree_on_end()
+        except RuntimeError:
+            if not has_ended():  # only the connection of this rank is lost: the others wait for it
+                raise
+            _streams.synchronize()
+            end = _LOST if self._is_lost() else _OVER
         if end == _LOST:
             raise PeerLostError(f"generation {self.standing.generation} lost a rank before its last step was done")
         gc.collect()
         dist.destroy_process_group()
         return result
+
+    def _agree_on_end(self) -> str:
+        """Tells the others that this rank has finished. Returns how the training ends. Raises RuntimeError if the store can't be asked."""
+        board = self._board()
+        board.put(f"finished/{self.standing.rank}", "1")
+        if board.have_all([f"finished/{rank}" for rank in range(self.standing.world)]):
+            board.put_first("over", _OVER)
+        return board.get("over")
 
     def _await_next(self) -> None:
         """Waits, without a limit, until dead ranks are restarted in a new generation."""

@@ -105,6 +105,9 @@ def test_a_store_that_has_ended_is_not_waited_for_without_a_limit(monkeypatch: p
     monkeypatch.setattr(_board, "CONNECT_TIMEOUT", 0.1)
     with pytest.raises(RuntimeError, match="timed out"):
         _board.connect()
+    assert _board.has_ended()
+    with socket.create_server(("127.0.0.1", port)):
+        assert not _board.has_ended()
 
 
 def test_an_error_is_told_in_a_sentence() -> None:

@@ -117,8 +117,9 @@ def test_status_of_a_run_that_goes_on_asks_the_controller_nothing_and_is_what_it
     told = json.loads(subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True).stdout)
     assert (told.pop("as_of"), seen.keys() - told.keys()) == (None, {"as_of"})
     assert 0 < seen["metrics"]["speed"] < told["metrics"]["speed"]
-    moving = {"doing", "stall", "step", "loss", "throughput", "metrics", "ranks"}
+    moving = {"doing", "stall", "step", "loss", "throughput", "metrics", "ranks", "goodput"}
     assert {key: seen[key] for key in told.keys() - moving} == {key: told[key] for key in told.keys() - moving}
+    assert seen["goodput"]["doing"] == told["goodput"]["doing"] == "training"
     assert [rank.keys() for rank in seen["ranks"]] == [rank.keys() for rank in told["ranks"]]
     for key in ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation"):
         assert [rank[key] for rank in seen["ranks"]] == [rank[key] for rank in told["ranks"]]

@@ -188,7 +188,7 @@ class FakeRun:
         )  # fmt: skip
 
     def spend(self, **seconds: Any) -> None:
-        self.change(goodput=Goodput(as_of=self.now, doing="training", **seconds))
+        self.change(goodput=Goodput(as_of=self.now, **seconds))
 
     def offer_rejoin(self, rank: int = 2) -> None:
         """The script can take the dead rank back: the others wait for it."""

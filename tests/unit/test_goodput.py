@@ -68,10 +68,9 @@ def test_each_moment_of_a_run_counts_as_one_part(told: list[str], expected: dict
 def test_the_last_rank_that_joins_ends_the_start_of_a_generation():
     stretches = Stretches()
     steps(stretches, 0, 1, 7, at=4.0)
-    stretches.take_record(18.0, 1, {"step": 5, "elastic": "joining", "generation": 1})
+    stretches.take_record(18.0, 1, {"step": 5, "elastic": "joining", "generation": 1}, 5)
     for rank, at in enumerate((20.0, 22.0)):
-        stretches.take_record(at, rank, {"step": 5, "elastic": "joined", "generation": 1})
-    stretches.take_record(22.0, 1, {"step": 1 << 70})
+        stretches.take_record(at, rank, {"step": 5, "elastic": "joined", "generation": 1}, 5)
     stretches.take(22.5, 2, 7)  # late news of a rank that is in the generation before
     steps(stretches, 0, 6, 8, at=23.0)
     one = stretches.known[-1]
@@ -101,11 +100,11 @@ def test_the_rank_that_waits_least_at_collectives_is_late():
     stretches = Stretches()
     for at, waited in ((0.0, 9.0), (10.0, 50.0), (20.0, 51.0), (30.0, 51.8)):
         for rank, clock in enumerate((1000.0, 0.0)):
-            stretches.take_record(at, rank, {"t": clock + at, "rankdeck.waited": waited / (1 + rank)})
+            stretches.take_record(at, rank, {"t": clock + at, "rankdeck.waited": waited / (1 + rank)}, None)
         stretches.take(at + 5.0, 0, int(at) + 1)
     (one,) = stretches.known
     late = one.late(2)
     assert [late[0].share, late[1].share, late[1].step_seconds] == pytest.approx([0.0, 0.045, 0.045])
     assert one.late(3) == {}  # the third rank has told nothing
-    stretches.take_record(40.0, 1, {"t": 40.0, "rankdeck.waited": 0.5})  # its group is gone
+    stretches.take_record(40.0, 1, {"t": 40.0, "rankdeck.waited": 0.5}, None)  # its group is gone
     assert one.late(2) == {}

@@ -254,6 +254,17 @@ def test_a_stop_by_a_signal_in_the_job_gives_way_to_what_slurm_does_with_the_job
     assert story.outcome()[0] == word
 
 
+def test_a_stop_of_a_user_wins_over_a_stop_by_the_job() -> None:
+    story = Story(TWO).run()
+    story.tell(ev.StopRequested(at=story.at(), by="SIGTERM in Slurm's job 1", by_job=True))
+    story.tell(ev.StopRequested(at=story.at(), by="ann"))
+    story.tell(ev.JobEnding(at=story.at(), reason="Slurm ends job 1"))
+    story.end(0, -15).end(1, -15).end(2, -15).clear()
+    story.tell(ev.StopRequested(at=story.at(), by="Slurm", at_once=True, again=True))
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm has taken the nodes away"))
+    assert story.outcome() == ("stopped", "stopped by ann")
+
+
 @pytest.mark.parametrize("nodes", [(("a", (0,)),), (("a", (0, 1)),)])
 def test_that_another_backend_takes_over_is_told_once_with_the_rank_that_is_why(
     nodes: tuple[tuple[str, tuple[int, ...]], ...],

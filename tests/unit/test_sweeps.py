@@ -140,6 +140,9 @@ def test_an_entry_gets_gpus_that_neither_runs_nor_other_processes_have() -> None
     chosen = Needs(ranks=1, gpus=("1",))
     assert gpu_waits(chosen, busy="0") == [Wait(), Wait("GPUs are taken")]
     assert gpu_waits(chosen, busy="1")[0] == Wait("another process uses its GPUs", is_watched=True)
+    part = Needs(ranks=1, gpus=("MIG-1",))
+    assert gpu_waits(two, part, visible="MIG-1")[0] == Wait("GPUs are taken")
+    assert gpu_waits(two, visible="MIG-1") == [Wait(gpus=("MIG-1",)), Wait("GPUs are taken")]
     several = replace(two, nodes=("n1",))
     assert gpu_waits(several) == [Wait(), Wait("n1 is taken")]
 

@@ -50,11 +50,14 @@ def main(word: str = "") -> int:
                 fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if watch is None and word != "wait" else 0))
             except BlockingIOError:
                 return 0
-            _revive()
+            if watch is None:
+                _revive()
             while (claimed := _claim()) is not None:
                 _start(claimed, lock.fileno())
             waiting = looks(queue).values() if _wants_gpus(queue := read_queue()) else ()
-            if not any(one.is_watched or not one.reason for one in waiting):  # nor is any GPU free since the last claim
+            if not any(
+                one.is_watched or not one.reason for one in waiting
+            ):  # no entry waits for another process, and none may start
                 if watch is not None:
                     os.close(watch)  # before another process looks, which leaves its work to this one
                 return 0
@@ -67,22 +70,35 @@ def main(word: str = "") -> int:
 
 def looks(queue: Queue) -> dict[int, Wait]:
     """Why each queued entry waits now; see `waits`."""
-    return waits(queue, active_runs(summaries()), cores(), _gpus(queue))
+    return _looks(queue, _gpus(queue))
+
+
+def _looks(queue: Queue, found: list[Gpu] | None) -> dict[int, Wait]:
+    why = waits(queue, active_runs(summaries()), cores(), found or ())
+    if found is None:
+        silent = Wait("the driver of the GPUs does not answer", is_watched=True)
+        why |= {one.number: silent for one in queue.entries if one.number in why and one.needs.gpus}
+    return why
 
 
 def _wants_gpus(queue: Queue) -> bool:
     return any(one.state == "queued" and one.needs.gpus for one in queue.entries)
 
 
-def _gpus(queue: Queue) -> list[Gpu]:
-    """The GPUs of this machine, if an entry waits for some; empty: the driver tells none."""
+def _gpus(queue: Queue) -> list[Gpu] | None:
+    """The GPUs of this machine, if an entry waits for some; empty: there is no driver; None: it does not answer. Not called where the queue is
+    locked: a call into a driver may never return."""
     if not _wants_gpus(queue):
         return []
-    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        argv = [sys.executable, "-I", "-S", gpus.__file__]
-        said = subprocess.run(argv, capture_output=True, timeout=DRIVER_TIME, check=False).stdout
-        return [Gpu(str(number), uuid, is_used) for number, (uuid, is_used) in enumerate(json.loads(said))]
-    return []
+    asked = subprocess.Popen([sys.executable, "-I", "-S", gpus.__file__], stdout=subprocess.PIPE)
+    try:
+        said = asked.communicate(timeout=DRIVER_TIME)[0]
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        return None
+    if asked.returncode != 0:
+        return None
+    return [Gpu(str(number), uuid, is_used) for number, (uuid, is_used) in enumerate(json.loads(said or b"[]"))]
 
 
 def _revive() -> None:
@@ -98,6 +114,7 @@ def _revive() -> None:
 def _claim() -> tuple[Entry, Queue] | None:
     """The next entry, which is `starting` now; None: nothing may start."""
     found: list[Entry] = []
+    told = _gpus(read_queue())
 
     def claim(queue: Queue) -> Queue:
         for one in queue.entries:
@@ -110,7 +127,7 @@ def _claim() -> tuple[Entry, Queue] | None:
                 queue = queue.changed(replace(one, state="failed", run="", reason=reason))
         entry = next((one for one in queue.entries if one.state == "starting"), None)
         if entry is None:
-            free = {number: wait.gpus for number, wait in looks(queue).items() if not wait.reason}
+            free = {number: wait.gpus for number, wait in _looks(queue, told).items() if not wait.reason}
             entry = next((replace(one, gpus=free[one.number]) for one in queue.entries if one.number in free), None)
         if entry is None:
             return queue

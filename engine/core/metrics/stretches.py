@@ -31,7 +31,7 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
 class Stretch(msgspec.Struct, kw_only=True):
     """The steps of one generation of an attempt. Times are in seconds since the epoch, others in seconds.
 
-    `is_joined`: the first report is that of ranks which join with so many steps done, instead of a step made. `highest`: the newest step of earlier
+    `heard_at`: when a rank last reported another step than before; some scripts count the steps of each epoch anew. `is_joined`: the first report is that of ranks which join with so many steps done, instead of a step made. `highest`: the newest step of earlier
     stretches. `stride`: the fewest steps from one report to the next; 0: unknown. `again`: steps after the first report that an earlier stretch has
     made too; `repeating`: their time. `waiting`: from one report to the next, where ranks were noticed to hang. `hangs`: since the newest one.
     """
@@ -42,6 +42,7 @@ class Stretch(msgspec.Struct, kw_only=True):
     first_at: float
     last: int
     last_at: float
+    heard_at: float
     highest: int = 0
     is_joined: bool = False
     stride: int = 0
@@ -73,6 +74,8 @@ class Stretch(msgspec.Struct, kw_only=True):
         if len(known) < max(2, world_size) or self.last == self.first:
             return {}
         shares = {rank: min(1.0, (one.waited - one.before) / (one.at - one.began)) for rank, one in known}
+        if not any(shares.values()):
+            return {}  # its groups are not of all ranks
         usual, pace = statistics.median_high(shares.values()), (self.last_at - self.first_at) / (self.last - self.first)
         found = {rank: max(0.0, usual - share) for rank, share in shares.items()}
         return {rank: Late(share=share, step_seconds=share * pace) for rank, share in found.items()}
@@ -88,24 +91,24 @@ class Stretches:
     def start_attempt(self, attempt: int) -> None:
         self._attempt = attempt
         self._base = self.known[-1].generation if self.known and self.known[-1].attempt == attempt else 0
-        self._generations: dict[
-            int, int | None
-        ] = {}  # the newest that each rank has joined; None: it waits for the next one
+        self._steps: dict[int, int] = {}  # the newest of each rank
+        self._generations: dict[int, int | None] = {}
+        """The newest that each rank has joined; None: it waits for the next one."""
 
     @property
     def _is_stepping(self) -> bool:
         return bool(self.known) and self.known[-1].attempt == self._attempt
 
-    def take_record(self, at: float, rank: int, record: Mapping[str, object]) -> None:
-        """Takes a line of a rank's metrics file, read at `at`, in seconds since the epoch."""
-        word, generation, step = record.get("elastic"), record.get("generation"), record.get("step")
+    def take_record(self, at: float, rank: int, record: Mapping[str, object], step: int | None) -> None:
+        """Takes a line of a rank's metrics file, read at `at`, in seconds since the epoch. `step`: the rank's, with this line."""
+        word, generation = record.get("elastic"), record.get("generation")
         if word is not None:
             is_known = word == "joined" and type(generation) is int and 0 <= generation < 1 << 31
             self._generations[rank] = generation if is_known else None  # type: ignore[assignment]
         sent, waited = record.get("t"), record.get(WAITED)  # a rank may write anything
         if isinstance(sent, float) and isinstance(waited, float) and math.isfinite(sent + waited) and self._is_stepping:
             self.known[-1].take_wait(rank, sent, waited)
-        if type(step) is int and abs(step) < 1 << 53:
+        if "step" in record:
             self.take(at, rank, step, is_joined=word == "joined")
 
     def take(self, at: float, rank: int, step: int | None, *, is_joined: bool = False) -> None:
@@ -113,28 +116,33 @@ class Stretches:
         attempt, generation = self._attempt, self._generations.get(rank, self._base)
         if step is None or generation is None:
             return
-        one = self.known[-1] if self.known else None
+        one, before = self.known[-1] if self.known else None, self._steps.get(rank)
+        self._steps[rank] = step
         if one is None or (attempt, generation) > (one.attempt, one.generation):
             highest = max((each.last for each in self.known), default=0)
             self.known.append(
-                Stretch(attempt=attempt, generation=generation, first=step, first_at=at, last=step, last_at=at,
+                Stretch(attempt=attempt, generation=generation, first=step, first_at=at, last=step, last_at=at, heard_at=at,
                         highest=highest, is_joined=is_joined)
             )  # fmt: skip
             return
         if (attempt, generation) < (one.attempt, one.generation):
             return
         if is_joined and one.is_joined and one.last == one.first:
-            one.first_at = one.last_at = at  # the last rank to join counts
+            one.first_at = one.last_at = one.heard_at = at  # the last rank to join counts
+        if step == before:
+            return
+        at = max(at, one.heard_at)
+        if one.hangs:
+            one.waiting += at - one.heard_at
+            one.last_at, one.hangs = at, False
         if step > one.last:
-            gained, seconds = step - one.last, max(0.0, at - one.last_at)
+            gained = step - one.last
             again = min(max(0, one.highest - one.last), gained)
             one.again += again
-            if one.hangs:
-                one.waiting += seconds
-            else:
-                one.repeating += seconds * again / gained
+            one.repeating += (at - one.last_at) * again / gained
             one.stride = min(one.stride or gained, gained)
-            one.last, one.last_at, one.hangs = step, max(at, one.last_at), False
+            one.last, one.last_at = step, at
+        one.heard_at = at
 
     def hang(self) -> None:
         """Notes that ranks hang: the newest pause is no training."""

@@ -59,8 +59,10 @@ def _was_killed(phase: st.Done | st.Gone) -> bool:
 
 
 def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
-    """Whether a run that another job would continue ends now, or another job continues a run that ends with its job."""
-    return ending.word == "queued" != outcome.word or ((ending.job_ended or ending.by_job) and outcome.word == "queued")
+    """Whether a run that another job would continue ends now, or another job continues a run that ends with its job, unless a user has ended it."""
+    if outcome.word == "queued":
+        return ending.job_ended or ending.by_job
+    return ending.word == "queued" or (ending.by_job and not outcome.by_job)
 
 
 def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
@@ -155,7 +157,7 @@ imports torch again, which takes some seconds."""
 
 
 def hold_ends_at(state: st.RunState, hold_for: float) -> float | None:
-    """The time at which a run stops to hold and ends by itself, in seconds since the epoch; None: never, or it does not hold. `hold_for`: the profile's limit
+    """The time at which a run stops holding and ends by itself, in seconds since the epoch; None: never, or it does not hold. `hold_for`: the profile's limit
     in seconds; 0: none."""
     return state.phase.since + hold_for if isinstance(state.phase, st.Holding) and hold_for else None
 

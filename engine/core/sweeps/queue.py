@@ -166,8 +166,8 @@ def waits(queue: Queue, active: Sequence[Active], cores: int, gpus: Sequence[Gpu
             if not wait.reason and look.wait([*(one.needs for one in used), *earlier]).reason:
                 wait = Wait("an earlier entry comes first")
             if wait.reason:
-                every = tuple(one.number for one in gpus) if ALL in entry.needs.gpus else ()
-                earlier.append(replace(entry.needs, gpus=every or entry.needs.gpus))
+                pool = tuple(look.pool()) if ALL in entry.needs.gpus else ()
+                earlier.append(replace(entry.needs, gpus=pool or entry.needs.gpus))
             else:
                 needs = replace(entry.needs, gpus=wait.gpus or entry.needs.gpus)
                 used.append(Active(run="", needs=needs, sweep=entry.sweep))
@@ -203,13 +203,21 @@ class _Look(NamedTuple):
             if {*wanted} & others:
                 return Wait("GPUs are taken")
             return Wait("another process uses its GPUs", is_watched=True) if {*wanted} & used else Wait()
-        pool = [one.number for one in self.gpus]
-        if self.visible is not None:
-            pool = [one for one in self._numbers(replace(self.needs, gpus=_names(self.visible))) if one in pool]
+        pool = self.pool()
+        if self.visible and not pool:  # parts of GPUs, which the driver does not list
+            parts = _names(self.visible)
+            return Wait("GPUs are taken") if {*parts} & others else Wait(gpus=parts)
         free = [one for one in pool if one not in others | used]
         if len(free) < (least := min(self.needs.ranks, len(pool))):
             return Wait(f"{len(free)} of {count(least, 'GPU')} free", is_watched=bool({*pool} & used - others))
         return Wait(gpus=tuple(free[:least]))
+
+    def pool(self) -> list[str]:
+        """The GPUs from which it may get some, by number."""
+        every = [one.number for one in self.gpus]
+        if self.visible is None:
+            return every
+        return [one for one in self._numbers(replace(self.needs, gpus=_names(self.visible))) if one in every]
 
     def _numbers(self, needs: Needs) -> tuple[str, ...]:
         """The GPUs of a run by number, if the driver tells them. A run without a choice has the first ones."""

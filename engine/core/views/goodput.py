@@ -7,8 +7,8 @@ Each moment from the launch to the end (or to now) counts once, so the parts add
 - *starting*: nodes, store and processes start; and until the first report: imports, process group, first step. After a rejoin: until all ranks have joined.
 - *waiting*: hangs, from the last step before to the next one; a failure that is held; the time until another job or a user continues the run.
 - *ending*: from the last report of an attempt that is over, until all of its processes are gone.
-- *unknown*: the time of ranks in a run that reports no steps. Of a script that reports every n-th step, the time of the first report's steps: they lie
-  somewhere in the start. So as much of the start is unknown as n later steps have taken.
+- *unknown*: the time of ranks in a run that reports no steps. If a script reports every n-th step, its first report covers n steps, which
+  were made somewhere in the start. So as much of the start is unknown as n later steps have taken.
 """
 
 import math
@@ -91,8 +91,8 @@ def _stepping(
     """Adds the parts of a span from its begin to the last report of a step, or to its end if that was earlier. Returns the part after it, and its begin."""
     until = math.inf if end is None else end
     first = max(begin, min(one.first_at, until))
-    last = max(first, min(one.last_at, until))
-    unclear = _unclear(one, stride, first - begin, last - first)
+    last = max(first, min(one.heard_at, until))
+    unclear = _unclear(one, stride, first - begin, max(0.0, min(one.last_at, last) - first))
     waiting = min(one.waiting, last - first)
     repeating = min(one.repeating, last - first - waiting)
     parts = (unclear, first - begin - unclear, waiting, repeating, last - first - waiting - repeating)

@@ -326,7 +326,7 @@ class Ingest:
                 continue  # a rank may write anything
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
-                self.stretches.take_record(time.time(), rank, record)
+                self.stretches.take_record(time.time(), rank, record, self.progress[rank].step)
                 word, generation, over = record.get("elastic"), record.get("generation"), record.get("over")
                 if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
                     moves.append((word, "gloo" if over == "gloo" else "", generation, self.progress[rank].step))

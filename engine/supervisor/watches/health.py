@@ -18,6 +18,7 @@ from engine.supervisor.output.ingest import Ingest
 from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 ASK_PAUSE = 60.0  # seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment
+SUSPENDED = 30.0  # seconds between two looks of a job that was suspended meanwhile: its ranks did not train
 MOST_LINES = 4  # groups of ranks whose place in the code is shown
 
 
@@ -30,6 +31,7 @@ class HealthWatch:
         """Attempt and generation that `_health` is about."""
         self._health = Health(run.plan.world_size, run.plan.health)
         self._clock = 0.0
+        self._looked_at: float | None = None
         self._points = 0
         self._asked_at: float | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -37,6 +39,9 @@ class HealthWatch:
 
     def look(self, now: float) -> None:
         self._clock += WATCH_PERIOD
+        if self._looked_at is not None and now - self._looked_at > SUSPENDED:
+            self._ingest.stretches.hang()
+        self._looked_at = now
         run, state = self._run, self._run.state
         process = (state.attempt, state.generation)
         if process != self._process:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -34,6 +35,17 @@ def connect() -> Any:
     store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_TIMEOUT))  # type: ignore[attr-defined]
     store.set_timeout(timedelta(days=365))
     return store
+
+
+def has_ended() -> bool:
+    """Whether the store of this attempt has ended: its machine answers, and nothing listens there any more."""
+    try:
+        socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), CONNECT_TIMEOUT).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sign(name: str, text: str) -> str:
