@@ -158,5 +158,6 @@ if __name__ == "__main__":
         asyncio.run(sweep())
         shutil.rmtree(home)
         os.makedirs(home)
+        os.chdir(home)
         asyncio.run(hang())
         asyncio.run(main())
