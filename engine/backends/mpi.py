@@ -56,7 +56,10 @@ else:
     version = MPI.Get_library_version()
     print(version)
     if "Open MPI" in version:
-        print(ctypes.c_bool.in_dll(ctypes.CDLL("{_OPEN_MPI}"), "opal_built_with_cuda_support"))
+        try:
+            print(ctypes.c_bool.in_dll(ctypes.CDLL("{_OPEN_MPI}"), "opal_built_with_cuda_support"))
+        except (OSError, ValueError):
+            pass  # it does not say
 """
 """Prints which MPI mpi4py uses, and whether Open MPI was built with CUDA; MPIX_Query_cuda_support says that only after MPI_Init. Exits with `_EXIT_MISSING` if there is neither mpi4py nor a torch that was built with MPI. It does not
 import torch."""

@@ -83,7 +83,9 @@ class Nvml:
         handle, uuid, processes = self._handle(str(number)), ctypes.create_string_buffer(96), ctypes.c_uint()
         if handle is None or not self._ask("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid))):
             return "", True  # it has failed
-        self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(processes), None)  # only counts
+        names = (f"nvmlDeviceGetComputeRunningProcesses{version}" for version in ("_v3", "_v2", ""))
+        newest = next((name for name in names if hasattr(self._library, name)), "")
+        self._ask(newest, handle, ctypes.byref(processes), None)  # only counts
         _, used, total = self.use(str(number))
         return uuid.value.decode(), processes.value > 0 or (used or 0) > BUSY * (total or 0)
 

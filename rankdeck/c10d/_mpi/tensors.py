@@ -38,7 +38,13 @@ def takes_cuda() -> bool:
     not asked."""
     if os.environ.get("RANKDECK_MPI_CUDA") != "aware":
         return False
-    if "Open MPI" in MPI.Get_library_version() and not ctypes.CDLL("libmpi.so.40").MPIX_Query_cuda_support():
+    if "Open MPI" not in MPI.Get_library_version():
+        return True
+    try:
+        has_cuda = ctypes.CDLL("libmpi.so.40").MPIX_Query_cuda_support()
+    except (OSError, AttributeError):
+        return True  # it does not say
+    if not has_cuda:
         raise RuntimeError(
             "RANKDECK_MPI_CUDA=aware, but this Open MPI has no CUDA: unset the variable, and tensors of GPUs go through host memory"
         )
