@@ -210,7 +210,6 @@ class LocalRun:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
         ended = False
-        connection.write(msg.Subscribe())
         async with contextlib.aclosing(self._messages(connection)) as messages:
             async for message in messages:
                 if isinstance(message, Snapshot | Update):
@@ -224,10 +223,11 @@ class LocalRun:
         await _wait_released(self.paths)
 
     async def _messages(self, connection: Connection) -> AsyncGenerator[msg.Reply | Snapshot, None]:
-        """All messages of the supervisor; and the run from its files, once, if its job is suspended meanwhile."""
+        """Subscribes. Yields all messages of the supervisor; and the run from its files, once, if its job is suspended meanwhile."""
         limit, is_told = QUEUE_PERIOD if self.paths.job.exists() else None, False
         reading = asyncio.ensure_future(connection.read())
         try:
+            connection.write(msg.Subscribe())
             while True:
                 if (await asyncio.wait([reading], timeout=limit))[0]:
                     if (message := reading.result()) is None:

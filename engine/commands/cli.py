@@ -107,7 +107,7 @@ def open_app(
     browser: tuple[int, int] | None = None,
     engine: EngineClient | None = None,
 ) -> int:
-    """Shows the app and returns the exit status. `engine`: the one of this machine if it is None."""
+    """Shows the app and returns the exit status. `engine`: None: the engine of this machine."""
     if browser is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
     settings = read_settings()

@@ -11,7 +11,7 @@ RankdeckError                 exit status 1
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
     ├── OtherVersionError     1   it is of another version of rankdeck
     ├── QueuedRunError        1   the run waits for its job, and has no supervisor
-    ├── EndingJobError        1   its job ends, and it has ended before
+    ├── EndingJobError        1   its job ends soon, and it has ended already
     ├── SuspendedJobError     1   it is in a job that is suspended, so that it can't answer
     ├── SilentSlurmError      1   it is in a job, and no controller of Slurm answers
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one

@@ -121,8 +121,8 @@ def test_a_training_that_outlives_its_store_ends_well(rankdeck, run):
 @pytest.mark.parametrize("run", [2], indirect=True)
 def test_ranks_that_are_not_told_of_a_rejoin_start_again_together(rankdeck, run):
     """News go into a pipe that the store does not read: each rank would wait in a generation of its own for ever. The one with the state
-    gives up, so that both start again at once: nobody waits until a meeting is overdue. Of three ranks one may wait for the other survivor
-    only, and notices nothing before that one ends."""
+    gives up, so that both start again at once: nobody waits until a meeting is overdue. With three ranks, one rank may wait for
+    the other survivor only, and notices nothing before that one ends."""
     before = pids(trains_on(rankdeck, run))
     news = rankdeck.folder(run) / "attempt_0" / "store.news"
     news.unlink()
